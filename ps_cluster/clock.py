@@ -1,4 +1,4 @@
-"""A clock for time limits that does not count time in which this process was stopped."""
+"""A clock for time limits. It does not count time in which this process was stopped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ LONGEST_GAP_S = 2.0
 
 
 class AwakeClock:
-    """Counts the seconds in which this process ran. A gap between two reads counts as at most `LONGEST_GAP_S`.
+    """A clock that counts the seconds in which this process ran. A gap between reads counts as `LONGEST_GAP_S` at most.
 
-    So a run that is frozen as a whole (control group, SIGSTOP, a laptop's suspend) does not exceed its limits: they
-    count only time in which the other processes could have answered. Read the clock at least every
-    `LONGEST_GAP_S` seconds.
+    So if a whole run is frozen (control group, SIGSTOP, a laptop's suspend), the run does not exceed its limits, which
+    count only time in which the other processes could have answered. Read the clock at least every `LONGEST_GAP_S`
+    seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

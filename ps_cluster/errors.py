@@ -43,7 +43,7 @@ class UserError(Exception):
 
 
 class FailedComputation(UserError):
-    """An error in the user's network, loss or data. It would occur again in every attempt."""
+    """An error in the computation of the user's network, loss or data. It would occur again in every attempt."""
 
 
 class RunFailed(Exception):
@@ -54,11 +54,11 @@ class RunFailed(Exception):
 
 
 class LostTask(RunFailed):
-    """Another task was lost, and this task can't continue without it. Run the same command again to continue."""
+    """The loss of another task, without which this task can't continue. Run the same command again to continue."""
 
 
 class TrainingFailed(RunFailed):
-    """A failure of a training that the Python API has started.
+    """The failure of a training that the Python API started.
 
     Attributes:
       task: the task that failed, e.g. "worker-0"; None if no task failed.

@@ -1,4 +1,4 @@
-"""Find this package's files, in a checkout or as installed by pip, and return commands that install packages."""
+"""Find this package's files, in a checkout or an installation by pip, and return commands that install packages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _COMMAND = "ps-cluster"  # the command that an installation of this package prov
 
 
 def program(typed: str, folder: Path, python: str = sys.executable) -> str:
-    """Return the command to show in hints: the one that the user typed if it is known, else one that works in `folder`.
+    """Return the command to show in hints: the command that the user typed, if known, else one that works in `folder`.
 
-    `typed`: `sys.argv[0]`. If the command is installed, it is in the folder of the interpreter `python`.
+    `typed`: `sys.argv[0]`. `python`: the interpreter. If the command is installed, it is in the interpreter's folder.
     """
     script = Path(python).parent / _COMMAND
     on_path = shutil.which(_COMMAND)
@@ -65,8 +65,8 @@ def how_to_install_cuda() -> str:
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment `given`, changed so that a Python process finds this package from any working directory.
 
-    The process imports nothing from its working directory, because tasks start in run directories, which may come from
-    another user. So relative folders in the user's PYTHONPATH are made absolute here.
+    In the changed environment, a process imports nothing from its working directory. Tasks start in run directories,
+    which may come from another user. So relative folders in the user's PYTHONPATH are made absolute here.
     """
     folders = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
     path = os.pathsep.join([str(IMPORT_FOLDER), *map(os.path.abspath, folders)])

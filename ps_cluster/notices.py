@@ -1,4 +1,4 @@
-"""Define the lines that are logged for the user, their events, and the type of the functions that take such a line."""
+"""Define the lines that are logged for the user, their events, and the type of functions that take such lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True)
 class LogEvent:
-    """An event that is logged as a line. runs/logs.py lists all events; docs/troubleshooting.md says what to do about each.
+    """An event that is logged as a line. runs/logs.py lists all events.
 
-    `name` is the field `event` of a line in JSON.
+    docs/troubleshooting.md says what to do about each event. `name` is the value of the field `event` in a JSON line.
     """
 
     name: str
@@ -32,7 +32,7 @@ class LogLine:
 
     @classmethod
     def of(cls, line: Line) -> LogLine:
-        """Return `line` with its event. The event of a plain text is `notice`."""
+        """Return `line` as a `LogLine`. If it is a plain text, its event is `notice`."""
         return line if isinstance(line, cls) else NOTICE(str(line))
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ NOTICE = LogEvent("notice")  # the event of a plain text
 
 
 class Notify(Protocol):
-    """Takes a line that a user should read, e.g. to print it."""
+    """A function that takes a line that a user should read, e.g. to print it."""
 
     def __call__(self, line: Line, /) -> None: ...
 

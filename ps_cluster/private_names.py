@@ -37,7 +37,7 @@ def is_ps_failure(error: Exception) -> bool:
 
 
 class FailureHandler(Protocol):
-    """Handles failed workers, as TensorFlow's WorkerPreemptionHandler does. `Membership` implements it."""
+    """A handler of failed workers, such as TensorFlow's WorkerPreemptionHandler. `Membership` implements it."""
 
     def wait_on_failure(
         self,
@@ -55,7 +55,8 @@ class FailureHandler(Protocol):
 def replace_failure_handler(handler: FailureHandler, coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
     """Replace TensorFlow's handler of failed workers.
 
-    There is no public way to choose a handler. Call this before the first dispatch, so that no thread uses the old one.
+    There is no public way to choose a handler. Call this before the first dispatch, so that no thread uses the old
+    handler.
     """
     cluster = coordinator._cluster
     cluster.failure_handler.stop()
@@ -73,7 +74,7 @@ class PartlyConnectedStrategy(tf.distribute.ParameterServerStrategy):
 
         Args:
           all_workers: the number of workers, including those that connect later.
-          keep_s: seconds for which servers keep this process's resources after its last sign of life; None:
+          keep_s: how many seconds servers keep this process's resources after its last sign of life, or None for
             TensorFlow's default.
         """
         self._all_workers = all_workers
@@ -100,7 +101,7 @@ def server_def() -> tf.train.ServerDef:
 def update_server_def(changed: tf.train.ServerDef, keep_s: int) -> None:
     """Connect this process to the changed tasks of a cluster. The public call would discard the resources of all tasks.
 
-    `keep_s`: seconds for which servers keep this process's resources after its last sign of life.
+    `keep_s`: how many seconds servers keep this process's resources after its last sign of life.
     """
     context.context().update_server_def(changed, keep_s)
 
@@ -109,19 +110,19 @@ def update_server_def(changed: tf.train.ServerDef, keep_s: int) -> None:
 
 
 def abort_collectives(reason: str) -> None:
-    """Make every waiting all-reduce fail. The public strategy would wait for a lost worker for ever."""
+    """Make every waiting all-reduce fail. The public strategy would wait for a lost worker forever."""
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
 def wait_at_barrier(name: str, within_s: float) -> None:
-    """Wait for all workers, without the graph that a public all-reduce would need. Raises tf.errors.OpError."""
+    """Wait until all workers have called this, without the graph of a public all-reduce. Raises tf.errors.OpError."""
     context.context().wait_at_barrier(name, round(1000 * within_s))
 
 
 def limit_silence(limit_ms: int, workers: int) -> None:
-    """Set the heartbeat timeout for an all-reduce of this number of workers. Call it before the strategy is created.
+    """Set the heartbeat timeout for an all-reduce of this number of workers. Call this before the strategy is created.
 
-    TensorFlow's coordination service ends the job if a worker sends no heartbeat for that time. No public call sets it.
+    TensorFlow's coordination service ends the job if a worker sends no heartbeat for this time. No public call sets it.
     """
     context.context().configure_coordination_service(
         service_type="standalone",
@@ -147,7 +148,7 @@ def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.
 
 @contextlib.contextmanager
 def recorded_graphs() -> Iterator[list[Any]]:
-    """Yield a list. After the block it contains the placed graphs of all functions that first ran in the block.
+    """Yield a list. After the block, the list contains the placed graphs of all functions that first ran in the block.
 
     The public profiler records times, but not the device of each operation.
     """
@@ -172,7 +173,7 @@ def keep_from_folding(tensor: tf.Tensor) -> None:
 
 
 def frozen(graph: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
-    """Return a concrete function with constants for its variables. The public function for this needs a session."""
+    """Return a concrete function whose variables are constants. The public function for this needs a session."""
     return convert_to_constants.convert_variables_to_constants_v2(graph)
 
 
@@ -273,7 +274,7 @@ def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.T
 
 
 def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
-    """Return whether larger or smaller values of a metric are better, as EarlyStopping decides it; None if it is unknown."""
+    """Return "max" or "min" for the better values of a metric, as in Keras's EarlyStopping; None if it is unknown."""
     modes: dict[str | None, Literal["max", "min"]] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))
 
@@ -312,13 +313,13 @@ NOTES = ("_keras_logits", "_keras_mask")
 def notes_of(output: tf.Tensor) -> list[tf.Tensor | None]:
     """Return the attributes `NOTES` of an output: the logits from which softmax or sigmoid made it, and its mask.
 
-    Either may be None. Keras's losses look for both on the tensor. They use the logits, and skip masked values.
+    Both may be None. Keras's losses look for them on the tensor, use the logits, and skip masked values.
     """
     return [getattr(output, name, None) for name in NOTES]
 
 
 def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """Set the attributes `NOTES` of an output, so that Keras's losses find them there, and return the output."""
+    """Set the attributes `NOTES` of an output, where Keras's losses look for them, and return the output."""
     for name, note in zip(NOTES, notes, strict=True):
         if note is not None:
             setattr(output, name, note)
@@ -366,7 +367,7 @@ class KerasMetrics(CompiledPart, Protocol):
     metrics: list[keras.Metric]
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Return name → value of all metrics, in the order of `metrics`."""
+        """Return the values of all metrics, by name, in the order of `metrics`."""
 
     def reset_state(self) -> None:
-        """Forget all examples seen so far."""
+        """Reset all metrics, so that earlier examples no longer count."""

@@ -51,7 +51,7 @@ def take_caller_pid() -> str | None:
 
 @contextlib.contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Put the temporary files of processes that are started inside the block into `folder`; remove it at the end.
+    """Put the temporary files of processes that are started in the block into `folder`. Remove the folder at the end.
 
     A task can't remove its temporary files itself, because it may be killed. Files that a killed command left in `folder`
     are removed first. If the folder can't be made, e.g. on a full disk, Python uses the system's folder.

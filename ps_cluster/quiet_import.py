@@ -55,7 +55,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_first_lines() -> Iterator[None]:
-    """Make TensorFlow print nothing but errors if it is imported inside the block. Lines from other sources are printed.
+    """Make TensorFlow print only errors if it is imported inside the block. Lines from other sources are printed.
 
     Do nothing if TensorFlow is already imported, or if TF_CPP_MIN_LOG_LEVEL asks for more lines.
     """
@@ -73,7 +73,7 @@ def without_first_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_lines(dropped: Sequence[str]) -> Iterator[None]:
-    """Drop lines that contain one of these texts from standard error inside the block. The lines of a crash are kept.
+    """Drop lines with one of the texts `dropped` from standard error inside the block. The lines of a crash are kept.
 
     Drop nothing if TF_CPP_MIN_LOG_LEVEL asks for all lines.
     """

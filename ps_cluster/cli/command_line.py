@@ -1,4 +1,4 @@
-"""Define commands with one-line errors, grouped help and strict value types. Import few modules, so that help is quick."""
+"""Define commands with one-line errors, grouped help and strict value types. For quick help, import few modules."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class HelpByGroups(click.Command):
 def _open_standard_files() -> None:
     """Open /dev/null as standard input, output or error if the parent process has closed it.
 
-    Otherwise the next file or socket would get one of these numbers, and every printed line would be written into it.
+    Otherwise the next file or socket would get one of the numbers 0 to 2, and printed lines would be written into it.
     """
     for number in range(3):
         try:
@@ -132,7 +132,7 @@ class OneValue(click.Option):
         self.group, self.rare, self.usual = group, rare, usual
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return (syntax, help); for a `NameOf`, list the names in the help."""
+        """Return the syntax and the help of the option. If its type is `NameOf`, the help lists the names."""
         record = super().get_help_record(ctx)
         if record is None or not isinstance(self.type, NameOf):
             return record
@@ -193,7 +193,7 @@ class OptionArguments(TypedDict, total=False):
 def option(
     *names: str, group: str = OWN, rare: bool = False, usual: bool = False, **more: Unpack[OptionArguments]
 ) -> Callable[[Body], Body]:
-    """Add an option to a command. All options of all commands are made by this function.
+    """Return a decorator that adds an option to a command. All options of all commands are made by this function.
 
     Args:
       names: the names of the option, and the parameter that gets its value if the parameter has another name.
@@ -203,7 +203,7 @@ def option(
 
 
 def command(*, epilog: str) -> Callable[[Callable[..., object]], click.Command]:
-    """Turn a function into a command. `epilog`: examples for the end of its help."""
+    """Return a decorator that turns a function into a command. `epilog`: examples for the end of the command's help."""
     return click.command(cls=HelpByGroups, epilog=epilog)
 
 
@@ -231,7 +231,7 @@ MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin with `incomplete`, so that a shell can complete it."""
+    """Return the names that begin with `incomplete`, which is the incomplete word in a shell."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -259,7 +259,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class _PlainDigits(click.ParamType[Any]):
-    """A base class for numbers in plain digits, which `read` parses. List it before click's class for numbers."""
+    """A base class for types of numbers in plain digits, which `read` parses. It has to come before click's class."""
 
     read: Callable[[str], Any]
 
@@ -367,7 +367,7 @@ LIST = CommaList()
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a help text: one command on each line. Backslashes continue long commands, as in a shell."""
+    """Return examples for the end of a help text, one on each line. Long commands are continued after a backslash."""
     wrapper = textwrap.TextWrapper(
         EXAMPLE_WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
     )
@@ -375,7 +375,7 @@ def examples(*commands: str) -> str:
 
 
 def write_json_to(file: Path, content: Json) -> bool:
-    """Write content to the file that an option of type `PRINTED_FILE` names. Return whether this was standard output."""
+    """Write JSON to a file, or to standard output if `file` is `STDOUT`. Return whether it was standard output."""
     if file == STDOUT:
         print(json.dumps(content, indent=1))
         return True
@@ -384,7 +384,7 @@ def write_json_to(file: Path, content: Json) -> bool:
 
 
 def write_text_to(file: Path, content: str) -> None:
-    """Write lines to the file that an option of type `PRINTED_FILE` names, or to standard output."""
+    """Write text to a file, or to standard output if `file` is `STDOUT`."""
     if file == STDOUT:
         print(content, end="")
     else:
@@ -395,7 +395,7 @@ yes_option = option("--yes", is_flag=True, help="Remove without asking.")
 
 
 def confirmed(count: int, what: str) -> bool:
-    """Ask the user whether `count` things are to be removed, and return whether the answer was yes."""
+    """Ask the user whether to remove `count` things, called `what`. Return whether the answer was yes."""
     try:
         answer = click.confirm(f"Remove {'it' if count == 1 else f'these {count} {what}'}?")
     except click.Abort as error:
@@ -410,11 +410,11 @@ def confirmed(count: int, what: str) -> bool:
 
 
 def json_option(what: str) -> Callable[[Body], Body]:
-    """Return the option --json of a command, which writes `what` by `write_json_to`."""
+    """Return the option --json for a command that writes `what` with `write_json_to`."""
     text = f"Write the {what} to this file as JSON; -: print it."
     return option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help=text)
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Return whether the user gave this option on the command line, even if its value is the default."""
+    """Return whether the user gave an option on the command line, even if the value is the default."""
     return context.get_parameter_source(name) == ParameterSource.COMMANDLINE

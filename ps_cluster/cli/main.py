@@ -53,7 +53,7 @@ class LazyCommands(OneLineErrors):
         return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by groups. `GROUPS` has all texts, so no command is imported."""
+        """Write the commands by groups. Their descriptions are in `GROUPS`, so no command is imported."""
         for heading, group in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:10}", does) for name, does in group.items()])
@@ -67,7 +67,7 @@ class LazyCommands(OneLineErrors):
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=context) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return a command by its name, or None. Only this method connects the core with the tools."""
+        """Return the command with this name, or None. Only this method connects the core with the tools."""
         found: click.Command
         match name:
             case "run":

@@ -106,7 +106,7 @@ USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epo
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value."""
+    """Return the settings, dotted key → value, that options set. `given`: the dotted key of each option → its value."""
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:
@@ -150,7 +150,7 @@ _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 
 
 def type_of_setting(key: str) -> OptionType:
-    """Return the option type for the setting with this dotted key. It has the choices and the range of the setting."""
+    """Return the type of the option for the setting with this dotted key, with the setting's choices or range."""
     if key in CHOICE_BY_SETTING:
         return NameOf(CHOICE_BY_SETTING[key].kinds)
     field = _field(*key.split("."))
@@ -221,9 +221,9 @@ class GivenSettings:
     """The settings that the user has given to a command.
 
     Attributes:
-      file: the file of --config; None without this option.
+      file: the file of --config, or None without this option.
       assignments: the texts of --set.
-      values: dotted key → value, of the command's options for individual settings (`CONFIG_OPTIONS`).
+      values: the values of the options for individual settings (`CONFIG_OPTIONS`), by the settings' dotted keys.
     """
 
     file: Path | None
@@ -235,11 +235,11 @@ class GivenSettings:
         return replace(self, values={**self.values, **more})
 
     def overrides(self) -> dict[str, Any]:
-        """Return dotted key → value of `--set` and of the command's options, which win. Raises UserError for bad input."""
+        """Return the settings of --set and of the options, which win, by dotted key. Raises UserError for bad input."""
         return _assigned(self.assignments) | settings_of(self.values)
 
     def overrides_of_all(self) -> dict[str, Any]:
-        """Return the environment's settings and the `overrides`, which win, for commands that start several runs."""
+        """Return the environment's settings and the `overrides`, which win. For commands that start several runs."""
         return joined([settings_of_environment(os.environ), self.overrides()])
 
     def resolved(self, size: NamedLayer | None = None) -> Resolved:
@@ -254,9 +254,10 @@ class GivenSettings:
 def config_options(
     *names: str,
 ) -> Callable[[Callable[Concatenate[GivenSettings, Parameters], Returned]], Callable[Parameters, Returned]]:
-    """Add these options, or all of CONFIG_OPTIONS, to a command. Their choices and ranges come from the configuration.
+    """Return a decorator that adds the options `names`, or else all of CONFIG_OPTIONS, to a command.
 
-    The function of the command gets a `GivenSettings` first: the values of these options, of --config and of --set.
+    The options have the choices and ranges of their settings. The first argument of the command's function becomes a
+    `GivenSettings` with the values of these options, of --config and of --set.
     """
 
     def add(body: Callable[Concatenate[GivenSettings, Parameters], Returned]) -> Callable[Parameters, Returned]:
@@ -292,15 +293,15 @@ def config_layers(command: Body) -> Body:
     return add(set_option(command))
 
 
-# The options for settings, in commands that write `task` commands. `task` has another --min-workers, and can't be scaled.
+# The options for settings in commands that write `task` commands. `task` has another --min-workers, and no scaling.
 OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
 
 
 def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]:
-    """Add --wait-seconds and --min-workers of `task` to a command.
+    """Return a decorator that adds the options --wait-seconds and --min-workers of `task` to a command.
 
     Args:
-      wait_seconds: the default of --wait-seconds; None: the default of `task` applies.
+      wait_seconds: the default of --wait-seconds, or None if the default of `task` applies.
     """
 
     def add(command: Body) -> Body:
@@ -353,9 +354,9 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
-    """Raise UserError for an option that is given and not in `allowed`.
+    """Raise UserError if the user has given an option that is not in `allowed`.
 
-    Options whose values the command does not get, such as --code and --log-format, are always allowed.
+    Options that are not passed to the command's function, such as --code and --log-format, are always allowed.
 
     Args:
       allowed: names of parameters of the command.
@@ -369,5 +370,5 @@ def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
 
 
 def parameter_of(key: str) -> str:
-    """Return the name of the parameter that gets the value of the option for the setting `key`, e.g. `mode__name`."""
+    """Return the name of the parameter for the option that sets the setting `key`: `mode__name` for `mode.name`."""
     return key.replace(".", "__")

@@ -47,7 +47,7 @@ def run_schema() -> Schema:
 
 
 def sections_schema() -> dict[str, Schema]:
-    """Return section name → schema of the section, with defaults."""
+    """Return the schema of each section, with defaults, by the name of the section."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     return {name: _with_defaults(name, _section(name, model), defaults) for name, model in section_classes().items()}
 
@@ -58,14 +58,14 @@ def one_object(properties: Mapping[str, Schema]) -> Schema:
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
-    """Return the schema of a class, with references replaced by what they refer to, and without titles."""
+    """Return the schema of a class. References are replaced by their definitions, and titles are removed."""
     whole = model.model_json_schema()
     found: Schema = _inlined(whole, whole.pop("$defs", {}))
     return found
 
 
 def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yield dotted key → schema of each setting. A key contains the names of all objects around the setting."""
+    """Yield dotted key and schema of each setting. The key contains the names of all objects around the setting."""
     for name, found in properties.items():
         if "properties" in found:
             yield from leaves(found["properties"], f"{prefix}{name}.")
@@ -98,14 +98,14 @@ def names_schema(choice: Choice[Named], found: Schema) -> Schema:
 
 
 def _only_own(choice: Choice[Named]) -> Iterator[Schema]:
-    """Yield a condition for each name: if it is chosen, the section must not have settings of the other choices."""
+    """Yield a condition for each choice of a section: if it is chosen, settings of other choices are not allowed."""
     for name in own_names(choice):
         chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}
         yield {"if": chosen, "then": {"propertyNames": {"enum": list(choice.kinds[name].Settings.model_fields)}}}
 
 
 def _either(one: Schema | None, other: Schema) -> Schema:
-    """Return a schema that accepts all values of either schema, because two choices may have settings of the same name."""
+    """Return a schema that accepts the values of both schemas. Two choices may have settings of the same name."""
     if one is None or one == other:
         return other
     return {"anyOf": [*one.get("anyOf", [one]), other]}
@@ -143,7 +143,7 @@ _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 
 class Setting(NamedTuple):
-    """A line of the page. `default`: None if the setting has no default."""
+    """A row of the table of settings. `default`: None if the setting has no default."""
 
     key: str
     values: str
@@ -152,7 +152,7 @@ class Setting(NamedTuple):
 
 
 def page(text: str) -> str:
-    """Return the text of a page with a new table. The table is at the end of the page."""
+    """Return the text of the page with a new table of settings. The table is at the end of the page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     rows: list[Setting] = []
     for section, settings in section_classes().items():
@@ -165,9 +165,9 @@ def page(text: str) -> str:
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
-    """Yield the settings that only some choices of a section have, with the names of the choices.
+    """Yield the settings that only some choices of a section have, with the names of these choices.
 
-    Equal settings of several choices are one line.
+    A setting that is equal in several choices is yielded once.
     """
     if section not in CHOICE_BY_SECTION:
         return
@@ -190,7 +190,7 @@ def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, objec
 
 
 def _options(key: str) -> str:
-    """Return the options that give a setting, with a comma before each."""
+    """Return the command-line options that set a setting, with a comma before each option."""
     options = [option for option, setting in CONFIG_OPTIONS.items() if setting == key]
     forms = [one.form for one in VARIATIONS.values() if key == f"data.augmentation.{one.setting}"]
     options += [f"--augment {form}" for text in forms for form in text.split(" or ")]
@@ -198,14 +198,14 @@ def _options(key: str) -> str:
 
 
 def _choices(key: str) -> str | None:
-    """Return the names that may be chosen, for the key that chooses a section's further settings; None for other keys."""
+    """Return the names that a setting such as mode.name may have. Return None for a setting that is not a `Choice`."""
     if key not in CHOICE_BY_SETTING:
         return None
     return ", ".join([*own_names(CHOICE_BY_SETTING[key]), "or yours as path/to/file.py:name"])
 
 
 def _values(schema: Schema) -> str:
-    """Return which values a setting takes, e.g. "whole number ≥ 1, ≤ 256, or null"."""
+    """Return a description of a setting's values, e.g. "whole number ≥ 1, ≤ 256, or null"."""
     if "anyOf" in schema:
         return ", or ".join(_values(one) for one in schema["anyOf"])
     if "enum" in schema:

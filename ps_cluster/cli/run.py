@@ -144,7 +144,7 @@ def run(
 
 
 def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorboard: bool) -> dict[str, Any]:
-    """Return dotted key → value of the settings that a resumed run changes. Raises UserError for any other option."""
+    """Return the settings that a resumed run changes, dotted key → value. Raises UserError for any other option."""
     allowed = ("resume", "dry_run", "profile", "tensorboard", *METRICS_OPTIONS, *map(parameter_of, CHANGEABLE))
     refuse_others(context, *allowed, because="--resume continues the run with its own settings")
     for name in variables(os.environ.keys() - without_variables(os.environ)):
@@ -155,7 +155,7 @@ def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorb
 def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) -> Resolved:
     """Return the settings of a new run.
 
-    `split`: the value of --split. If only one mode divides this among the workers, that mode is chosen.
+    `split`: the value of --split, e.g. "layers". If only one mode divides this among the workers, it is chosen.
     """
     if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
         given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))
@@ -180,7 +180,7 @@ def _print_plan(resolved: Resolved) -> int:
 
 
 def _print_what_was_asked_for(root: Path, *, profile: bool) -> None:
-    """Print where the time of a run went, and on which devices its operations ran, if the user asked for them."""
+    """Print where the time of a run was spent, and on which devices its operations ran, if the user asked for this."""
     from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
     run_dir = RunDir(Path(os.path.realpath(root)))

@@ -1,4 +1,4 @@
-"""The commands that look at a run, change or remove it: `ps-cluster runs`, `scale`, `health` and `cluster`."""
+"""The commands that show, change or remove a run: `ps-cluster runs`, `scale`, `health` and `cluster`."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
     """Remove a run directory that `check_removable` has returned.
 
     Raises:
-      UserError: a command or a task of the run has begun to work in the directory.
-      OSError: the system refuses.
+      UserError: a command or a task of the run has begun to work in the directory meanwhile.
+      OSError: the system refuses the removal.
     """
     with locks.sole_use(run_dir.root, RUN_DIRECTORY, notify):
         if run_dir.alive.exists():
@@ -79,7 +79,7 @@ DEFAULT = Path("runs")
 
 
 class ListsByItself(OneLineErrors):
-    """A group whose default command is `list`: `runs`, `runs FOLDER`, `runs --json -`."""
+    """A group whose default command is `list`. For example, `runs FOLDER` means `runs list FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
@@ -96,7 +96,7 @@ class ListsByItself(OneLineErrors):
     epilog=examples("runs", "runs FOLDER", "runs page", "runs show runs/mine", "runs rm runs/mine"),
 )
 def runs() -> None:
-    """List, compare, show and remove runs; without a command: list.
+    """List, compare, show and remove runs. Without a command, list them.
 
     If a folder has the name of a command, such as show, write ./show.
     """
@@ -180,7 +180,7 @@ def show(run: Path, page: bool) -> None:
 def rm(names: tuple[Path, ...], yes: bool) -> None:
     """Remove runs with all their files.
 
-    If one of them is still in use, or is not a run, nothing is removed.
+    If one of the runs is still in use, or one of the folders is not a run, nothing is removed.
     """
     from ps_cluster.report.terminal import megabytes
 
@@ -204,8 +204,8 @@ def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
 
     The number has to be between the --min-workers and --max-workers with which you started the run. A worker that stops
-    hands its steps to the others; no step is lost or applied twice. Modes with a fixed number of workers refuse, and say
-    why.
+    hands its steps to the other workers. No step is lost or applied twice. Modes with a fixed number of workers refuse,
+    and say why.
     """
     from ps_cluster.runs.scale_requests import ask
 
@@ -253,7 +253,7 @@ def health(
 ) -> int:
     """Tell a probe whether a run, or one task of it, is alive and makes progress.
 
-    The exit code is 0 if so, 1 if not. Call the command on the machine, or in the container, of the run or the task.
+    If it is, the exit code is 0, else 1. Call the command on the machine, or in the container, of the run or the task.
     """
     from ps_cluster.report import health as answers
 
@@ -301,8 +301,8 @@ def show_cluster(
 ) -> None:
     """Show jobs, tasks, addresses and devices.
 
-    For a run directory, the state of each process is shown too. For a file of settings, or for the defaults, the cluster
-    that `run` would start is shown.
+    For a run directory, the state of each process is shown too. For a file of settings, or without an argument, the
+    cluster that `run` would start is shown.
     """
     from ps_cluster.files.writing import write_whole
     from ps_cluster.launch import overview

@@ -103,7 +103,7 @@ def task(
 
 
 def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tuple[ClusterTopology, Task]:
-    """Return the cluster that the options or TF_CONFIG describe, and the task that this process is."""
+    """Return the cluster that the options or TF_CONFIG describe, and the task of this process."""
     from ps_cluster.launch import cluster_files
 
     tf_config = os.environ.get(TF_CONFIG)

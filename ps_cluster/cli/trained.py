@@ -39,7 +39,7 @@ _data_dir = option("--data-dir", type=INPUT_PATH, help="Where the data set is; d
 
 
 def _prepare_for_tensorflow() -> None:
-    """Set the environment variables for importing TensorFlow in this process. Raises UserError if Keras can't be imported."""
+    """Set environment variables before TensorFlow is imported. Raises UserError if Keras can't be imported."""
     for line in not_used(os.environ):
         print_note(line)
     prepare_for_tensorflow()
@@ -128,7 +128,7 @@ def predict(
     """Predict with the best model of a run.
 
     EXAMPLES are pictures of any size, folders of pictures, arrays (.npy, .npz), or tables (.csv, .tsv, .parquet) with the
-    columns of the training. A network for text continues each file, and --prompt.
+    columns of the training. A network for text continues the text of each file, and the text of --prompt.
     """
     if not examples and prompt is None:
         raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
@@ -157,7 +157,7 @@ def predict(
 
 
 def _check_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path that `export` writes. Refuse it if `export` can't write the file, or the folder, there."""
+    """Return the path that `export` writes to, a file or a folder. Refuse a path that can't be written."""
     kind = OUTPUT_FOLDER if context.params["changed_since"] is None else OUTPUT_FILE
     return None if path is None else kind.convert(path, parameter, context)
 

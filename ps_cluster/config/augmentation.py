@@ -1,4 +1,4 @@
-"""Define the settings of image augmentation, and their short form. The launcher reads them, so this needs no TensorFlow."""
+"""Define the settings of image augmentation, and their short form. The launcher imports this without TensorFlow."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """A part of the short form `flip,crop=4,hue=0.1`."""
+    """A variation of images that the short form of the settings, e.g. `flip,crop=4,hue=0.1`, can contain."""
 
     setting: str  # the setting of `Augmentation` that the part sets
     read: Callable[[str], Any]  # parses the text after "="
@@ -95,7 +95,7 @@ NO_VARIATION = "none"
 
 
 def read_variations(text: str) -> dict[str, Any]:
-    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; omitted ones are switched off.
+    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; those not named are off.
 
     Raises:
       ValueError: a name is unknown or appears twice, or a value can't be read.

@@ -1,4 +1,4 @@
-"""Find the settings of a run that differ from their defaults, which come from default.yaml and the recipes."""
+"""Find the settings of a run that differ from the defaults in default.yaml, the recipes and the settings classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ChangedSetting(NamedTuple):
 
 
 def changed(config: RunConfig) -> dict[str, ChangedSetting]:
-    """Return dotted key → value and default, for the settings that differ from their defaults."""
+    """Return value and default, by dotted key, of the settings that differ from their defaults."""
     values = flat(config.model_dump(mode="json"))
     others = tuple(key for key in values if key not in (*_DECIDE_RECIPES, *_DECIDE_RATES))
     found: dict[str, ChangedSetting] = {}
@@ -50,14 +50,14 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
 
 
 def distinguishing_settings(config: RunConfig) -> dict[str, Any]:
-    """Return dotted key → value of the settings that distinguish runs: the most important, and all changed ones."""
+    """Return the values of the most important settings, and of all changed settings, by dotted key."""
     values = flat(config.model_dump(mode="json"))
     keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
     return {key: values[key] for key in keys if key in values}
 
 
 def _class_defaults(config: RunConfig) -> dict[str, Any]:
-    """Return dotted key → default, for the settings whose default is in the class of their section."""
+    """Return the defaults, by dotted key, that the classes of the sections define."""
     found: dict[str, Any] = {}
     for section, settings in config:
         for name, field in type(settings).model_fields.items():
@@ -70,8 +70,8 @@ def _class_defaults(config: RunConfig) -> dict[str, Any]:
 def rate_origin(config: RunConfig) -> str:
     """Describe where the learning rate of a complete configuration comes from.
 
-    A complete configuration does not say which layer a value comes from (`Resolved.origin` does). So a rate that the
-    user has given is described as the recipe's if both are equal.
+    A complete configuration does not record which layer a value comes from (`Resolved.origin` knows that). So if the
+    user has given the same rate as the recipe, the rate is described as the recipe's.
     """
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):

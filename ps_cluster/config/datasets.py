@@ -58,7 +58,7 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 
 
 class Form(Named):
-    """A form of data. Subclass it, write `dataset`, and set `endings` or override `recognises`.
+    """A form of data that a path may have. Subclass it, write `dataset`, and set `endings` or override `recognises`.
 
     Attributes:
       name: the name of the form; users may write `name:path` to choose it.
@@ -78,7 +78,7 @@ class Form(Named):
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Describe the one change that would give a path this form; "" if there is none. Reads as little as `recognises`."""
+        """Describe the one change that would give a path this form, or return "". Reads as little as `recognises`."""
         return ""
 
     def dataset(self, path: Path) -> DataSet[Any]:
@@ -96,7 +96,7 @@ FORMS: Registry[Form] = Registry("form of data", Form, _home_of_forms, "ps_clust
 
 
 class FormPath(NamedTuple):
-    """A path, and the form of the data at it."""
+    """A path, and the form of the data at this path."""
 
     form: Form
     path: Path
@@ -112,7 +112,7 @@ def parse_form_path(text: str) -> FormPath | None:
 
 
 def name_with_form(text: str, folder: Path) -> str:
-    """Return `FORM:/the/path` for a path that the user has written, relative to `folder`; any other text unchanged.
+    """Return `FORM:/the/path` for a path that a user wrote, relative to `folder`. Return any other text unchanged.
 
     Raises:
       UserError: nothing is at the path, or the data there has no known form.
@@ -212,11 +212,11 @@ class OwnImageSettings(OwnDataSettings, ImageSettings):
 
 
 class NotThisDataSet(UserError):
-    """A file or folder is not the wanted data set. The message starts with its path."""
+    """Raised if a file or folder is not the wanted data set. The message starts with the path."""
 
 
 class Download(NamedTuple):
-    """The address of a file of a data set, its SHA-256 in hexadecimal, and its size in bytes."""
+    """A file of a data set that can be downloaded: its address, SHA-256 in hexadecimal, and size in bytes."""
 
     url: str
     sha256: str
@@ -228,7 +228,7 @@ class Download(NamedTuple):
 
 
 class TargetKind(NamedTuple):
-    """The name of a target's objective, and the names of its classes or labels."""
+    """The name of a target's objective, and the names of the target's classes or labels."""
 
     objective: str
     classes: tuple[str, ...]
@@ -243,8 +243,8 @@ class Contents:
       arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or an
         object that returns parts of itself as arrays. The target is called "target", the examples' weights "weight".
       notes: lines for the user, e.g. which examples were held out.
-      encoding: how the columns of a table became numbers; None if the data is no table.
-      file_rows: how many training examples come from each of several files, in their order; () if that is not known.
+      encoding: how the columns of a table became numbers; None if the data is not a table.
+      file_rows: the number of training examples in each file of the data, in order; () if it is not known.
     """
 
     spec: ExampleSpec
@@ -264,17 +264,17 @@ class Contents:
         output: str = "",
         others: Mapping[str, TargetKind] | None = None,
     ) -> Contents:
-        """Return contents whose spec follows from the arrays in `train`.
+        """Return contents with a spec that is derived from the arrays in `train`.
 
         Args:
           train: the training examples, field → [N, ...]. The target is called "target", weights of the examples "weight".
           test: the test examples in the same form.
-          classes: the names of the classes or labels; (): their numbers are their names.
-          output: the name of the output that the target is for, if the network has further outputs.
-          others: name of a further output → its target's objective and classes. `target_array` returns the array name.
+          classes: the names of the classes or labels. If it is (), their numbers are used as names.
+          output: the name of the output that predicts the target, if the network has further outputs.
+          others: name of a further output → objective and classes of its target, an array named by `target_array`.
 
         Raises:
-          UserError: there is no target, or a field is no array.
+          UserError: there is no target, or a field is not an array.
         """
         _check_split(train)
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
@@ -328,10 +328,10 @@ class DataSet(Named, Generic[OwnSettings]):
       recipes: network → a layer of settings for this data set with this network.
       version: increase it whenever `read` returns something else for the same source, so that the data is packed again.
       archive: the name of the file, or files, that users may already have.
-      downloads: the addresses of these files; none if the data set can't be downloaded.
+      downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
-      path: the path of data that a user has named by its path. The data is packed again when a file there changes.
-      candidates_of: the names of several data sets that this name may stand for, the best first.
+      path: the path, if the user has named data by its path. The data is packed again when a file there changes.
+      candidates_of: the names of the data sets that this name may stand for, the best first; () for most names.
       offered: whether help and lists of choices contain the data set.
     """
 
@@ -350,16 +350,16 @@ class DataSet(Named, Generic[OwnSettings]):
     offered = True
 
     def augmentation(self) -> Augment[OwnSettings] | None:
-        """Return the function that augments the examples of a batch; None: there is no augmentation."""
+        """Return the function that augments the examples of a batch, or None if the data set has no augmentation."""
         return None
 
     def views(self) -> MeanOverViews | None:
-        """Return the function that averages a network's outputs over views of each example; None: there are no views."""
+        """Return the function that averages a network's outputs over views of each example; None without views."""
         return None
 
     @property
     def full_name(self) -> str:
-        """The name in sentences."""
+        """The name of the data set for use in sentences."""
         return self.title or self.name
 
     @property
@@ -373,7 +373,7 @@ class DataSet(Named, Generic[OwnSettings]):
         return bool(self.wanted)
 
     def candidates(self, place: Path) -> Iterable[Path]:
-        """Yield the paths from which `read` may read: `place`, or paths in that folder, the best first. Opens no file."""
+        """Yield the paths from which `read` may read: `place`, or paths in it, the best first. This opens no file."""
         return ()
 
     def read(self, source: Path | None, settings: OwnSettings) -> Contents:
@@ -383,7 +383,7 @@ class DataSet(Named, Generic[OwnSettings]):
           settings: the section `data`, an object of `Settings`.
 
         Raises:
-          NotThisDataSet: `source` is damaged, or is no such data set.
+          NotThisDataSet: `source` is damaged, or is not this data set.
         """
         raise NotImplementedError
 
@@ -399,7 +399,7 @@ class DataSet(Named, Generic[OwnSettings]):
             )
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
-        """Raise ValueError, with the setting and its value, for settings that do not fit its examples."""
+        """Raise ValueError, with the setting and its value, for settings that do not fit the data set's examples."""
         OBJECTIVES[spec.objective].check(config, spec)
 
 
@@ -457,7 +457,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the code in a name that the user wrote. Return the name with an absolute path; for data, also with its form."""
+        """Trust the code in a user's name. Return the name with an absolute path and, for data, with the form."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_form(name, folder)

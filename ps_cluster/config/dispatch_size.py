@@ -16,11 +16,11 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
     """Return the number of steps (or rounds) in the next dispatch to a worker.
 
     Args:
-      setting: the number, or "auto": about `DISPATCH_S` seconds of work. A dispatch is longer if the chief has many
-        workers. It is shorter towards the end, so that no worker has many steps left when the others have finished.
+      setting: a fixed number, or "auto" for about `DISPATCH_S` seconds of work: more if the chief has many workers, and
+        less towards the end of training, so that no worker has many steps left when the others have finished.
       workers: the number of workers.
-      per_second: the steps (or rounds) of one worker per second; 0 while unknown.
-      left: the steps (or rounds) that are left for each worker.
+      per_second: the number of steps (or rounds) of one worker per second; 0 while it is unknown.
+      left: the number of remaining steps (or rounds) per worker.
     """
     if setting != AUTO:
         return setting

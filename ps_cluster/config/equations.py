@@ -1,8 +1,9 @@
 """Define the inputs and results of the numpy equations with which the proof computes an update again.
 
-Optimizer rules, staleness methods and modes have a method `equation`. It computes in float64, with the equation of its
+Optimizer rules, staleness methods and modes have a method `equation`. It computes in float64, with the equation of the
 paper, what the parameter server computes in float32 with TensorFlow's kernels (`server/`, `training/modes/`). The proof
-compares the two. If `equation` returns None, the proof reports that such updates could not be computed again.
+compares both results. If `equation` of a rule or method returns None, the proof reports that it could not compute such
+updates again.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ class UpdateParts:
 
     weights: np.ndarray  # [k], before the update
     gradient: np.ndarray  # [k]
-    slots: Slots  # of rule, method and mode, before the update
+    slots: Slots  # the slots of rule, method and mode, before the update
     learning_rate: float
     updates_before: int  # the number of updates that the shard had applied before
     factors: np.ndarray  # [k], the learning-rate factors of the weights
     decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
-    share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None: 1
+    share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
     is_whole: bool = False  # whether the k positions are the complete vector, in order
 
     @property
@@ -53,18 +54,18 @@ class ArrivedParts:
     updates_before: int  # as in `UpdateParts`
     workers: int  # the number of workers that train, or whose staleness is emulated
     weights: np.ndarray  # [k], at the moment of the push
-    slots: Slots  # of the method; "pulled" holds the weights of the worker's last pull
+    slots: Slots  # the slots of the method; "pulled" holds the weights of the worker's last pull
 
     @property
     def moved(self) -> np.ndarray:
-        """The change of the weights since the worker's pull, [k]."""
+        """The difference between the present weights and those of the worker's last pull, [k]."""
         moved: np.ndarray = self.weights - self.slots["pulled"]
         return moved
 
 
 @dataclass(frozen=True)
 class CorrectedParts:
-    """The result of a staleness method: the gradient to apply [k], its share, and the slots that have changed."""
+    """The result of a staleness method: the gradient to apply, [k], its factor `share`, and the changed slots."""
 
     gradient: np.ndarray
     share: np.ndarray | float | None = None
@@ -72,6 +73,6 @@ class CorrectedParts:
 
 
 def mean_of(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of vectors [n]. A single vector is returned itself, because it may be too large to copy."""
+    """Return the mean of vectors [n]. A single vector is returned without a copy, because it may be very large."""
     mean: np.ndarray = vectors[0] if len(vectors) == 1 else np.mean(vectors, axis=0)
     return mean

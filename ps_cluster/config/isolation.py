@@ -1,4 +1,4 @@
-"""Define the values of `cluster.isolation`: one of WORDS, or the only interface on which a task accepts connections."""
+"""Define the values of `cluster.isolation`: one of WORDS, or the one interface on which tasks accept connections."""
 
 from __future__ import annotations
 

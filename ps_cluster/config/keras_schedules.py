@@ -24,7 +24,7 @@ _RATES = ("initial_learning_rate", "warmup_target", "end_learning_rate", "values
 
 
 def highest_rate(arguments: Mapping[str, Any]) -> float:
-    """Return the highest of the learning rates among the arguments of a schedule."""
+    """Return the highest learning rate among the arguments of a schedule."""
     given = (arguments.get(name) for name in _RATES)
     return max(float(rate or 0.0) for one in given for rate in (one if isinstance(one, list) else [one]))
 
@@ -38,7 +38,7 @@ class KerasSettings(ScheduleSettings):
 
     @property
     def highest(self) -> float:
-        """The highest of the learning rates among the arguments."""
+        """The highest learning rate among the arguments."""
         return highest_rate(self.arguments)
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Import TensorFlow and Keras when they are first used.
 
-This lets a module define both an object of a registry and its graph code. The launcher reads all registries, but must
-not import TensorFlow.
+So a module can define both an object of a registry, such as an optimizer rule, and the graph code of that object. The
+launcher reads all registries, but must not import TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Merge the layers of settings into a configuration. Later layers win.
 
-1. defaults: configs/default.yaml; the default of a setting of a single mode, network, … is in its settings class.
+1. defaults: configs/default.yaml, and the settings classes for settings that only some modes, networks, … have.
 2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
 3. files: the files that the user's file extends, then the user's file.
 4. environment: the variables PS_CLUSTER__SECTION__KEY.
@@ -52,14 +52,14 @@ DEFAULTS = "configs/default.yaml"
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration, and the layers that it was merged from, the lowest first."""
+    """A configuration, and the layers from which it was merged, the lowest first."""
 
     config: RunConfig
     layers: tuple[NamedLayer, ...]
     tree: Layer  # the merged layers
 
     def origin(self, key: str) -> str:
-        """Return where the value of a dotted key comes from: a layer, or the default of the choice in its section."""
+        """Return where the value of a dotted key comes from: a layer, or the default of the chosen mode, network, …"""
         values = flat(self.tree)
         having = [layer for layer in self.layers if layer.has(key)]
         if key == ISOLATION_KEY:  # the strictest value counts, not the last one
@@ -74,7 +74,7 @@ class Resolved:
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
-    """Return the configuration merged from the defaults, a file and options; arguments and errors are those of `resolve`."""
+    """Merge the defaults, a file and options into a configuration. Arguments and errors are those of `resolve`."""
     return resolve(file, overrides).config
 
 
@@ -91,11 +91,11 @@ def resolve(
     Args:
       file: a YAML file that overrides the defaults, or None.
       overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over file and environment.
-      size: the size of a cluster on several machines; it wins over all layers, whether the mode uses it or not.
+      size: the size of a cluster on several machines. It wins over all layers, even if the mode does not use it.
       environment: environment variables; those named PS_CLUSTER__SECTION__KEY win over the file.
     Raises:
-      UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or the mode does not use
-        a setting. A file may repeat the defaults of unused settings, as the config.yaml of a run does.
+      UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or a setting is not used
+        by the mode. A file may contain unused settings with their defaults, as the config.yaml of a run does.
     """
     given = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
     layers = [*given, size] if size else given
@@ -123,9 +123,9 @@ def load_config(file: Path) -> RunConfig:
 
 
 def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
-    """Read only the mode and the section `cluster` of a run's config.yaml. No code of its network or data is needed.
+    """Read only the mode and the section `cluster` of a run's config.yaml. Code of the network or data is not needed.
 
-    Raises UserError if they are wrong, or if the mode is code that only this file names.
+    Raises UserError if the mode or the section is wrong, or if the mode is code that only this file names.
     """
     tree = read_yaml(file)
     try:
@@ -139,10 +139,11 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
 
 
 def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
-    """Merge the settings of a resumed run: its config.yaml, changed values of dotted keys, and the strictest isolation.
+    """Merge the settings of a resumed run: its config.yaml, `changes`, and the strictest isolation.
 
     Args:
-      environment: environment variables. Only the isolation's variable counts, as a resumed run keeps its settings.
+      changes: dotted key → new value.
+      environment: environment variables. Only that of the isolation counts, because a resumed run keeps its settings.
     Raises:
       UserError: a value is wrong, or the run's mode does not use a setting.
     """
@@ -158,7 +159,7 @@ def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) 
 
 
 def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str) -> str | None:
-    """Describe a setting that belongs to a mode, network, … that is not chosen; None for any other error."""
+    """Describe a wrong setting that belongs to a mode, network, … that is not chosen. Return None for other errors."""
     first = error.errors(include_url=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
         return None
@@ -191,14 +192,14 @@ def _check_used(mode: str, given: Sequence[NamedLayer], defaults: Mapping[str, A
 
 
 def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequence[NamedLayer]) -> str:
-    """Return the origin of the first wrong value. Values that don't fit together may come from several layers."""
+    """Return the origin of the first wrong value, or all origins if several values don't fit together."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
     found = [layer.origin for layer in layers if field and layer.has(field)]
     return found[-1] if found else names_of(given)
 
 
 def defaults_for(user: Layer) -> tuple[Layer, tuple[NamedLayer, NamedLayer]]:
-    """Return the two layers below the user's settings: both merged, and each separately.
+    """Return the defaults and the recipe, which are the two layers below the user's settings: merged, and separately.
 
     They do not contain settings of a mode, network, … that is not chosen.
     """

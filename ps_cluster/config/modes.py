@@ -48,7 +48,7 @@ width: the units of each layer."""
 
 
 class Flow(NamedTuple):
-    """Data that tasks of one type send to tasks of the same or another type. The drawing of a cluster shows it."""
+    """The data that tasks of one type send to tasks of the same or another type, for the drawing of a cluster."""
 
     sender: str
     receiver: str
@@ -74,9 +74,9 @@ class ClusterShape:
         Flow(PS, WORKER, "weights"),
         Flow(WORKER, PS, "gradients"),
     )
-    most_parameter_servers: int | None = None  # None: any number
+    most_parameter_servers: int | None = None  # None if there is no limit
     pins_workers: bool = False  # whether `cluster.pin_workers: auto` pins each worker to its own cores
-    fixed_workers: str = ""  # the reason why the number of workers can't change during a run; "": it can (`scale`)
+    fixed_workers: str = ""  # why the number of workers can't change during a run; "" if it can (`scale`)
     on_death: OnDeaths = field(default_factory=lambda: ON_DEATH)
     splits: Splits = "data"
 
@@ -102,9 +102,9 @@ class Mode(Named, ABC):
       Settings: the class of the section `mode`, with this mode's own settings.
       cluster: the cluster that the mode runs on.
       promise: what the mode promises about its updates.
-      unused_settings: the settings (dotted keys) and whole sections that the mode does not use. The settings of task types
-        that its cluster does not have need not be listed.
-      own_rule: the only optimizer rule that the mode works with; None: any rule.
+      unused_settings: the settings (dotted keys) and whole sections that the mode does not use. Settings of tasks that
+        the mode's cluster does not have need not be listed.
+      own_rule: the only optimizer rule that the mode works with, or None if it works with any rule.
       has_tables: whether the rows of embedding tables are pulled and pushed individually (training/table_limits.py).
       shard: the class of the shard that each parameter server (or each worker of a split network) holds.
       step_source: the class that decides which step ids the chief hands out, and when.
@@ -130,8 +130,8 @@ class Mode(Named, ABC):
         """Return the graph that a worker runs for each dispatch.
 
         Args:
-          repeats: whether the dispatches hand out steps a second time, so that their pulls ask whether the shards
-            already have the step.
+          repeats: whether the dispatches repeat steps of earlier dispatches. Each pull then asks the shards whether
+            they already have the step.
         """
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
-        """Return the rule by which a shard changes its weights. It is called on the shard's device.
+        """Return the rule by which a shard changes its weights. This method is called on the shard's device.
 
         Args:
           weights: float32 [n].
@@ -158,7 +158,7 @@ class Mode(Named, ABC):
         """Return the class that computes a worker's steps a second time, for the proof."""
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
-        """Return "weights" and the slots after an update, computed in numpy, for the proof.
+        """Return "weights" and the slots, by name, after an update, computed in numpy for the proof.
 
         The slots are those of `ParameterShard.slots`. The proof does not compare a slot that is missing. Return None if
         the mode does not change the equation of the optimizer rule.
@@ -184,7 +184,7 @@ class Mode(Named, ABC):
 
     @property
     def why_fixed(self) -> str | None:
-        """A clause for messages that says why the number of workers can't change during a run; None: it can."""
+        """A clause for messages that says why the number of workers can't change during a run; None if it can."""
         reason = self.cluster.fixed_workers
         return f"mode {self.name} keeps its number of workers: {reason}" if reason else None
 
@@ -194,7 +194,7 @@ class Mode(Named, ABC):
         return self.cluster.splits != "data"
 
     def shards(self, config: RunConfig) -> int:
-        """Return the number of shards that the parameters are divided into."""
+        """Return the number of shards into which the parameters are divided."""
         return config.cluster.parameter_servers if self.has_parameter_servers else 1
 
     # What follows from the promise.
@@ -214,7 +214,7 @@ class Mode(Named, ABC):
         return self.promise.is_stale and not self.cluster.fixed_workers and not self.promise.takes_local_steps
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        """Return the bound on the staleness of every update; None: there is no bound."""
+        """Return the bound on the staleness of every update, or None if there is no bound."""
         return None if self.promise.is_stale else 0
 
     # What follows from the settings.
@@ -259,15 +259,15 @@ class Mode(Named, ABC):
         return 1
 
     def simulated_workers(self, config: RunConfig) -> int | None:
-        """Return the number of workers whose staleness the user wants to emulate; None: the run's own number."""
+        """Return the number of workers whose staleness the user wants to emulate, or None for the run's own number."""
         return None
 
     def emulated_workers(self, config: RunConfig) -> int:
-        """Return the number of workers whose staleness is emulated. It may be larger than the number of workers."""
+        """Return the number of workers whose staleness is emulated. The run may have fewer workers than that."""
         return self.simulated_workers(config) or config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
-        """Return how many vectors of all weights a worker keeps in memory. Vectors in files do not count."""
+        """Return the number of vectors, each as long as all weights, that a worker keeps in memory, not in files."""
         return 0
 
 

@@ -53,7 +53,7 @@ class UsualScore:
     """The score that a network usually reaches on a data set with its recipe in mode async."""
 
     accuracy: float  # the mean test accuracy, from 0 to 1, of `runs` runs (docs/results.md has the command)
-    examples: int  # how many training examples each of these runs trained on, over all epochs
+    examples: int  # the number of training examples, over all epochs, of each of these runs
     runs: int
     # The approximate time of a run on two cores without bfloat16 instructions, if it is much longer than with them.
     minutes_in_float32: float | None = None
@@ -69,10 +69,10 @@ class Network(Named, Generic[OwnSettings]):
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
       worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/memory.py); None if unknown.
-      scored_at_once: how many examples the evaluator scores at once. The evaluator should need less memory than a training
-        task, and with 500 images at once it needed more than any other task.
-      recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
-        rates and momenta, found on held-out examples, each for a mode, number of workers and batch size (`FoundRates`).
+      scored_at_once: how many examples the evaluator scores at once. The evaluator should need less memory than a
+        training task, and with 500 images at once it needed more than any other task.
+      recipe: the settings of the network that differ from configs/default.yaml, as a layer. The key `modes` may list
+        learning rates and momenta, found on held-out examples, by mode, workers and batch size (`FoundRates`).
       usual_scores: the scores that users may expect, by the name of the data set.
     """
 
@@ -92,8 +92,8 @@ class Network(Named, Generic[OwnSettings]):
     def build(self, examples: ExampleSpec, settings: OwnSettings) -> keras.Model:
         """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each example.
 
-        The model is a plain Keras model, so that a saved one loads without this code. Raise ValueError if the examples
-        don't fit.
+        The model has to be a plain Keras model, so that a saved model can be loaded without this code. Raise ValueError
+        if the examples don't fit.
         """
         raise NotImplementedError
 
@@ -102,12 +102,12 @@ class Network(Named, Generic[OwnSettings]):
 
         Args:
           spec: the form of the examples, as in `build`.
-          examples: name of a field → its first training examples [N, …]; None if saved weights are loaded afterwards.
+          examples: the first training examples, field → [N, …]. None if saved weights are loaded afterwards.
         """
 
 
 def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
-    """Raise UserError if the chosen network does not accept such examples."""
+    """Raise UserError if the chosen network can't be built for examples of this form."""
     try:
         if settings.name in NETWORKS.own:
             _check_for_own(spec)
@@ -117,7 +117,7 @@ def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
 
 
 def _check_for_own(spec: ExampleSpec) -> None:
-    """Raise ValueError for examples that no network of this package takes."""
+    """Raise ValueError for examples that no network of this package takes: with several targets, or with texts."""
     page = "of your own (docs/extending.md#your-own-network)"
     if spec.others:
         raise ValueError(f"the data has {len(spec.targets)} targets: bring a network {page} with an output for each")
@@ -126,15 +126,15 @@ def _check_for_own(spec: ExampleSpec) -> None:
 
 
 def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> UserError:
-    """Return the error of a network that can't be built for such examples."""
+    """Return the UserError which says that the network can't be built for examples of this form, and why."""
     return UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}")
 
 
 class FunctionNetwork(Network[NetworkSettings]):
-    """A user's function that returns a Keras model. Arguments: none, the examples, or examples and settings."""
+    """A network from a user's function that takes nothing, `examples`, or `examples` and `settings`."""
 
     def __init__(self, function: Callable[..., Any]):
-        """Keep the function. Raises UserError if it takes other arguments; a pickled function is checked in `build`."""
+        """Store the function. Raises UserError if it takes other arguments. `build` checks a pickled function."""
         self._function = function
         if not isinstance(function, user_code.PickledFunction):
             arguments_taken(function)
@@ -144,9 +144,9 @@ class FunctionNetwork(Network[NetworkSettings]):
 
 
 def arguments_taken(function: Callable[..., Any]) -> int:
-    """Return how many of (examples, settings) to pass to a user's function: 0, 1 or 2.
+    """Return how many of the arguments `examples` and `settings` a user's function takes: 0, 1 (`examples`) or 2.
 
-    An argument with a default value is not passed, unless its name is `examples` or `settings`.
+    A parameter with a default value is not counted, unless its name is `examples` or `settings`.
 
     Raises:
       UserError: the function takes other arguments.
@@ -175,7 +175,7 @@ def _is_passed(parameter: inspect.Parameter) -> bool:
 
 
 class SavedNetwork(Network[NetworkSettings]):
-    """A model in a .keras file. Its weights are the initial weights."""
+    """A network in a .keras file. The weights in the file are the initial weights."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -193,7 +193,7 @@ class Networks(Registry[Network[Any]]):
         return _is_saved(name) or super().__contains__(name)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the file that the user named, so that it may be run or read. Return the name with the file's absolute path."""
+        """Trust the file that the user named, so that it may be run or read. Return the name with an absolute path."""
         if not _is_saved(name):
             return super().trust_name(name, folder)
         file = user_code.absolute_path(name, folder)

@@ -31,18 +31,18 @@ def target_array(output: str) -> str:
 
 
 def output_by_place(place: int) -> str:
-    """Return the name of an output for targets that have no names, but are given in the order of the outputs."""
+    """Return a name for the output at index `place`, for targets without names that are in the order of the outputs."""
     return f"output_{place}"
 
 
 def is_by_place(outputs: Sequence[str]) -> bool:
-    """Return whether these are the names that `output_by_place` gives."""
+    """Return whether these names of outputs were made by `output_by_place`."""
     return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
 
 
 @runtime_checkable
 class Rows(Protocol):
-    """A field of many examples: a numpy array, or an object that creates parts of an array on request."""
+    """A field of many examples: a numpy array, or an object that creates a part of an array when it is sliced."""
 
     @property
     def dtype(self) -> Any: ...
@@ -70,10 +70,10 @@ def refuse_sparse(what: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class ArrayField:
-    """One array of an example."""
+    """The description of one of the arrays of an example, such as an input or the target."""
 
     dtype: str  # the name of its numpy dtype, e.g. "uint8"
-    shape: tuple[int, ...]  # of one example, e.g. (32, 32, 3); () for a number
+    shape: tuple[int, ...]  # the shape for one example, e.g. (32, 32, 3); () for a number
     # Mean and standard deviation of the training examples for each position of the last axis (one value for a number),
     # in the field's units; empty if unknown.
     mean: tuple[float, ...] = ()
@@ -93,7 +93,7 @@ class ArrayField:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one example."""
+        """The size, in bytes, of this field in one packed example."""
         return np.dtype(self.packed.dtype).itemsize * math.prod(self.packed.shape)
 
     @property
@@ -118,7 +118,7 @@ class OtherTarget:
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The form of an example: the inputs of the network, and the target that it has to predict."""
+    """The form of an example: the inputs of the network, and the target that the network has to predict."""
 
     inputs: Mapping[str, ArrayField]  # in the network's order
     target: ArrayField  # the field to predict, e.g. a label
@@ -131,7 +131,7 @@ class ExampleSpec:
 
     @property
     def targets(self) -> dict[str, ExampleSpec]:
-        """Name of an array → the form of the examples with this array as their only target. The first is `target`."""
+        """Copies of this spec with a single target each, by the name of the target's array. `target` is the first."""
         others = {
             target_array(name): replace(
                 self, target=one.field, objective=one.objective, classes=one.classes, output=name, others={}
@@ -142,7 +142,7 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example. A position with codes has a value per code."""
+        """The number of values that a network returns for an example: one per class, code or number of the target."""
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
@@ -152,7 +152,7 @@ class ExampleSpec:
         return "images" if len(fields) == 1 and fields[0].is_image else "examples"
 
     def image(self, network: str) -> ArrayField:
-        """Return the only input, an image. For other examples raise UserError with the name of the network."""
+        """Return the only input, which has to be an image. Otherwise raise UserError with the name of the network."""
         fields = list(self.inputs.values())
         if len(fields) != 1 or not fields[0].is_image:
             as_pixels = ""
@@ -165,18 +165,18 @@ class ExampleSpec:
 
     @property
     def is_pair(self) -> bool:
-        """True if an example is a pair of keys and nothing else, such as a user and an item."""
+        """True if the inputs are a pair of keys and nothing else, such as a user and an item."""
         keys = [len(field.codes) for field in self.inputs.values()]
         return 0 not in keys and sum(keys) == 2
 
     @property
     def is_text(self) -> bool:
-        """True if an example is a window of bytes, and its target holds the byte after each of them."""
+        """True if the only input is a window of bytes, and the target is the next byte after each of these bytes."""
         fields = [*self.inputs.values(), self.target]
         return len(fields) == 2 and all(field.codes == (BYTES,) * math.prod(field.shape) for field in fields)
 
     def window(self, network: str) -> int:
-        """Return the number of bytes in a window of text. For other examples raise UserError with the name of the network."""
+        """Return the number of bytes in a window of text. Without text, raise UserError with the network's name."""
         if not self.is_text:
             raise UserError(f"model.name: '{network}' takes text, such as data set python_source; got {self}")
         return math.prod(self.target.shape)
@@ -196,15 +196,15 @@ _ROWS = 2**16  # the number of targets that are read at a time
 
 
 class Objective(Named):
-    """An objective. Subclass it, and override what differs.
+    """An objective: what a network is trained to predict, with loss and metric. Subclass it, and override what differs.
 
     Attributes:
       name: the name by which data sets choose it.
-      has_accuracy: whether the metric is the share of correct predictions, from 0 to 1; else it is an error, and
-        smaller is better.
+      has_accuracy: whether the metric is the share of correct predictions, from 0 to 1. Otherwise the metric is an
+        error, and smaller values are better.
       has_units: whether networks are trained in standard deviations of the target, and saved in the target's units.
-      smooths_labels: whether `training.label_smoothing` has a meaning.
-      weighs_classes: whether `training.class_weights` has a meaning.
+      smooths_labels: whether `training.label_smoothing` can be used.
+      weighs_classes: whether `training.class_weights` can be used.
       activation: Keras's name of the activation that turns the outputs of a saved model into predictions.
       reading: a description of how the networks of this package scale the targets; "" if they don't.
     """
@@ -221,7 +221,7 @@ class Objective(Named):
         raise NotImplementedError
 
     def results(self) -> type[Analysis] | None:
-        """Return the class that analyses the arrays of `Judge.kept`; None: there is no analysis."""
+        """Return the class that analyses the arrays of `Judge.kept`, or None if there is no analysis."""
         return None
 
     @property
@@ -230,14 +230,13 @@ class Objective(Named):
         return "accuracy" if self.has_accuracy else "error"
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
-        """Return the names of the metrics that are scored besides the objective's own and the loss."""
+        """Return the names of the metrics that are scored besides the objective's main metric and the loss."""
         return ()
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return which pairs of a user and an item a ranking has to find, bool [N]; None if predictions can't rank.
+        """Return which of N pairs of a user and an item a ranking has to find, bool [N].
 
-        Args:
-          target: the targets of these pairs, [N, ...].
+        Return None if the predictions of this objective can't rank items. `target`: the targets of the pairs, [N, ...].
         """
         return None
 
@@ -245,18 +244,18 @@ class Objective(Named):
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets are not representative, as in sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets are not representative, e.g. of sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""
+        """Group the examples by similar targets, [N, ...]. Yield the name and the indices, int64 [M], of each group."""
         yield "all", np.arange(len(target))
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the target of an example in words."""
+        """Return the target of an example as text."""
         return ", ".join(number_text(value) for value in np.ravel(target))
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
-        """Return a prediction of the judge, [outputs], in words, as `named_target` does for a target."""
+        """Return a prediction of the judge, [outputs], as text, like `named_target`."""
         return self.named_target(prediction, spec)
 
     def described(self, outputs: int) -> str:
@@ -268,15 +267,15 @@ class Objective(Named):
         return (spec.outputs,)
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
-        """Return the decisions that follow from predictions [N, outputs]: [N] or [N, outputs]."""
+        """Return the decisions, e.g. classes, that follow from predictions [N, outputs]: [N] or [N, outputs]."""
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each prediction [N, outputs]: [N]. The judge computes it from outputs, in a graph."""
+        """Return the metric of each prediction, [N], from predictions [N, outputs]. A judge computes it in a graph."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
-        """Return the metric, on test targets, of a constant prediction that ignores the inputs; None if unknown."""
+        """Return the metric, on test targets, of a prediction that does not depend on the inputs; None if unknown."""
         return None
 
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
@@ -302,7 +301,7 @@ class Objective(Named):
 
 
 class Classification(Objective):
-    """Each example belongs to one class. The target is the class's number, counted from 0."""
+    """The objective to predict the class of each example. The target is the number of the class, counted from 0."""
 
     name = "classification"
     weighs_classes = True
@@ -319,11 +318,11 @@ class Classification(Objective):
         return ClassResults
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
-        """Return log loss and F1; for two classes also the area under the ROC curve of the second class."""
+        """Return the names of log loss and F1; for two classes, also of the area under the second class's ROC curve."""
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return the pairs that belong to the second of two classes, such as the clicks."""
+        """Return which pairs belong to the second of two classes, such as the clicks. Return None for more classes."""
         return target == 1 if len(spec.classes) == 2 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -344,7 +343,7 @@ class Classification(Objective):
         return f"{outputs:,} classes"
 
     def output_counts(self, spec: ExampleSpec) -> tuple[int, ...]:
-        """Return one output for each class. For two classes a single output is enough."""
+        """Return the number of classes. For two classes, also return 1, because one output is enough."""
         return (2, 1) if spec.outputs == 2 else (spec.outputs,)
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
@@ -363,14 +362,14 @@ class Classification(Objective):
         return right
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
-        """Return the share of the most frequent class, which is the accuracy if all predictions are this class."""
+        """Return the share of the most frequent class: the accuracy if this class is predicted for all examples."""
         if not spec.classes:
             return None
         counts = sum(np.bincount(part, minlength=len(spec.classes)) for part in _parts(target, np.int64))
         return float(np.max(counts) / len(target))
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Refuse held-out targets that lack a class, if the probability that a random part lacks it is below 1e-6."""
+        """Refuse held-out targets that lack a class, if random targets would lack it with a probability below 1e-6."""
         counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
         missing = np.flatnonzero((counts > 0) & (of_part == 0))
         share = counts[missing].sum() / len(target)
@@ -379,7 +378,7 @@ class Classification(Objective):
 
 
 class MultiLabel(Objective):
-    """Each example has any number of labels. The target is 0 or 1 for each label."""
+    """The objective to predict any number of labels for each example. The target is 0 or 1 for each label."""
 
     name = "multi-label"
     activation = "sigmoid"
@@ -395,7 +394,7 @@ class MultiLabel(Objective):
         return LabelResults
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
-        """Return the area under the ROC curve and F1, each the mean over the labels."""
+        """Return the names of the area under the ROC curve and of F1. Both are means over the labels."""
         return ("auc", "f1")
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -417,7 +416,7 @@ class MultiLabel(Objective):
         return ", ".join(label for label, share in zip(spec.classes, target) if share > 0.5) or "none"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
-        """Return whether an example has each label, bool [N, labels]."""
+        """Return which labels each example has, bool [N, labels]."""
         return predictions > 0.5
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
@@ -425,13 +424,13 @@ class MultiLabel(Objective):
         return shares
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
-        """Return the accuracy if each label is predicted for all examples or for none, whichever is right more often."""
+        """Return the accuracy if each label is predicted for all examples or for none, whichever is more accurate."""
         share = np.count_nonzero(target, axis=0) / len(target)
         return float(np.maximum(share, 1 - share).mean())
 
 
 class Regression(Objective):
-    """Each example has one or several numbers to predict. The target is floating-point."""
+    """The objective to predict one or several numbers for each example. The target is floating-point."""
 
     name = "regression"
     has_accuracy = False
@@ -450,11 +449,11 @@ class Regression(Objective):
         return ValueResults
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
-        """Return the root of the mean squared error, and R²."""
+        """Return the names of the root mean squared error and of R²."""
         return ("rmse", "r2")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return all pairs: every item that a user has rated counts as chosen, whatever the rating is."""
+        """Return True for all pairs: every item that a user has rated counts as chosen, whatever the rating is."""
         return np.ones(len(target), bool) if spec.outputs == 1 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -469,7 +468,7 @@ class Regression(Objective):
             raise ValueError("a target is not a finite number")
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the examples by ranges of the first number: eight ranges around the mean, half a standard deviation wide."""
+        """Group the examples by the first number: into eight ranges around the mean, half a standard deviation wide."""
         first = target.reshape(len(target), -1)[:, 0]
         mean, std = (float(known[0]) if known else 0.0 for known in (spec.target.mean, spec.target.std))
         edges = mean + std * np.arange(-1.5, 2, 0.5)
@@ -496,7 +495,7 @@ class Regression(Objective):
 
 
 class NextByte(Objective):
-    """Each byte of a window of text is predicted from the bytes before it. Target: uint8 [window], the next bytes.
+    """The objective to predict each byte of a text from the bytes before it. Target: uint8 [window], the next bytes.
 
     A network returns `BYTES` scores for each position, concatenated. The error is in bits per byte: the mean over all
     positions of -log2(p), where p is the predicted probability of the correct byte. Equal probabilities for all bytes
@@ -535,7 +534,7 @@ class NextByte(Objective):
         return found
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return bits per byte. The predictions are scores."""
+        """Return the error of each example in bits per byte, [N], from predictions that are scores."""
         scores = predictions.reshape(*target.shape, BYTES).astype(np.float64)
         scores -= scores.max(-1, keepdims=True)
         logarithms = np.take_along_axis(scores, target[..., None].astype(np.int64), -1)[..., 0]
@@ -543,23 +542,23 @@ class NextByte(Objective):
         return bits
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
-        """Return the entropy of the bytes: the error of the best prediction that knows only how frequent each byte is."""
+        """Return the entropy of the bytes: the error of the best prediction from only the frequencies of all bytes."""
         counts = np.sum([np.bincount(part.ravel(), minlength=BYTES) for part in _parts(target, np.int64)], axis=0)
         shares = counts[counts > 0] / target.size
         return float(-(shares * np.log2(shares)).sum())
 
 
 def _parts(target: np.ndarray, dtype: type[np.generic]) -> Iterator[np.ndarray]:
-    """Yield `_ROWS` targets at a time, because they may be a mapped file that is larger than memory."""
+    """Yield `_ROWS` targets at a time, because `target` may be a memory-mapped file that is larger than memory."""
     for first in range(0, len(target), _ROWS):
         yield np.asarray(target[first : first + _ROWS], dtype)
 
 
 def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:
-    """Return float32 [classes]: the weight of each class, 1 for classes that are not named.
+    """Return the weight of each class, float32 [classes]: 1 for classes that are not named in `given`.
 
     Args:
-      given: the name of a class, or its label as text → weight.
+      given: the name of a class, or the class's label as text → weight.
     Raises:
       ValueError: a class does not exist, or is named twice.
     """

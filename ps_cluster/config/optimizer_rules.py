@@ -79,7 +79,7 @@ class RuleSettings(Section):
 
     @property
     def momentum_if_any(self) -> float | None:
-        """The setting `momentum`; None for a rule that has no such setting."""
+        """The setting `momentum`, or None if the rule has no such setting."""
         momentum: float | None = getattr(self, "momentum", None)
         return momentum
 
@@ -87,17 +87,17 @@ class RuleSettings(Section):
     def matrix_patterns(self) -> tuple[str, ...]:
         """Patterns for the paths of the variables that `update` gets as `matrices`.
 
-        Override it in the settings of a rule that needs whole matrices. Each such matrix is whole on one parameter
-        server. In a mode that divides the network itself, the rule gets no matrices.
+        Override this property in the settings of a rule that needs whole matrices. Such a matrix is not divided between
+        parameter servers. In a mode that divides the network itself, the rule gets no matrices.
         """
         return ()
 
     @property
     def slowest_decay(self) -> float:
-        """The decay of the slowest running mean among the rule's slots; 0 if there is none.
+        """The decay of the slowest running mean among the rule's slots; 0 if the slots have no running mean.
 
-        Override it in the settings of a rule that has running means. The closer it is to 1, the larger is the error that
-        the proof allows, because 1 - decay has few digits in float32.
+        Override this property in the settings of a rule that has running means. The closer the decay is to 1, the
+        larger is the error that the proof allows, because 1 - decay has few digits in float32.
         """
         return 0.0
 
@@ -106,7 +106,7 @@ OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
 
 
 class OptimizerRule(Named, Generic[OwnSettings]):
-    """An optimizer. Subclass it, and override the parts in which yours differs.
+    """An optimizer. To write an optimizer, subclass this class, and override the parts that differ.
 
     Attributes:
       name: the name by which users choose it.
@@ -114,10 +114,10 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         and `slowest_decay`.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
-      row_update: the class that changes single rows of an embedding table; None: the rule can't, so tables are refused.
+      row_update: the class that changes single rows of an embedding table. If it is None, the rule refuses tables.
       staleness_method: the default staleness method of mode async with this rule.
-      staleness_method_of_compile: the default method if the learning rate comes from compile() and was therefore
-        chosen for `fit`; None: `staleness_method`.
+      staleness_method_of_compile: the default method if the learning rate comes from compile(), and was therefore
+        chosen for `fit`. None means `staleness_method`.
     """
 
     Settings: type[RuleSettings] = RuleSettings
@@ -137,7 +137,9 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
 
     def equation(self, settings: OwnSettings, parts: UpdateParts) -> Slots | None:
-        """Return "weights" and the slots after an update, computed in numpy; None: the proof can't compute it again.
+        """Return "weights" and the slots, by name, after an update, computed in numpy for the proof.
+
+        Return None if there is no such equation. The proof then can't compute the update again.
 
         Args:
           settings: the section `optimizer`, an object of `Settings`.

@@ -1,7 +1,7 @@
 """Compute the recipe: one layer of settings that suit the chosen network, data set, mode, workers and batch size.
 
 `modes` in the recipe of a network (`Network.recipe`) is a table of learning rates and momenta that were found on held-out
-examples. An entry suits one mode, number of workers and batch size. It is used only for these, never scaled to others.
+examples. An entry is used only for its own mode, number of workers and batch size. It is never scaled to others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BELONG_TOGETHER = (
 
 
 class FoundRates(Section):
-    """Settings of the optimizer, with the mode, workers (1 in mode single) and batch size for which they were found.
+    """Optimizer settings, and the mode, number of workers (1 in mode single) and batch size for which they were found.
 
     If beta_2 or global_clip_norm is None, the recipe's value for all modes is used.
     """
@@ -78,10 +78,10 @@ _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
 def of_users_network(rule: object) -> dict[str, Any]:
     """Return safe settings for a network that this package does not contain, as a layer above configs/default.yaml.
 
-    The settings in that file were chosen for airbench on CIFAR-10. Many of these settings harm other networks.
+    The settings in that file were chosen for airbench on CIFAR-10. Many of them harm other networks.
 
     Args:
-      rule: the optimizer rule that was chosen; None: the rule of the network's compile().
+      rule: the name of the chosen optimizer rule, or None for the rule of the network's compile().
     """
     chosen = RULES[rule if isinstance(rule, str) and rule in RULES else COMPILED]
     # The class of rule `compiled` also has a default weight decay: None, which stands for the decay of compile().
@@ -98,7 +98,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
 
 
 def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
-    """Return the table of rates in a network's recipe, which is empty if the recipe has no rates.
+    """Return the table of rates in a network's recipe. The table is empty if the recipe has no rates.
 
     Raises UserError if the table is invalid.
     """
@@ -114,10 +114,10 @@ def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
 
 
 def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
-    """Return the mode and the number of workers whose learning rates in a recipe suit a mode.
+    """Return the mode and the number of workers whose learning rates in a recipe are used for a mode.
 
-    The rates of mode single suit every mode whose optimizer takes the steps of one process: modes with local steps, and
-    modes that divide the network among the workers.
+    The rates of mode single are used for every mode whose optimizer steps as in a single process: modes with local
+    steps, and modes that divide the network among the workers.
 
     Args:
       workers: `cluster.workers`, which is not validated yet.
@@ -129,12 +129,12 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
 
 
 def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table's entry for the mode, workers and batch size of `settings` as a layer; empty without an entry.
+    """Return the table's entry for the mode, workers and batch size of `settings` as a layer, or {} if it has none.
 
     Args:
       settings: the merged layers, not yet validated.
-      user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. The exception is a staleness
-        method that is the default of the rule anyway.
+      user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. A staleness method that is the
+        rule's default anyway is an exception.
     """
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
@@ -189,7 +189,7 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
 
 
 def _staleness_method(settings: Layer) -> NamedLayer:
-    """Return a layer with the chosen rule's staleness method; empty if the parameter servers do not use the rule."""
+    """Return a layer with the chosen rule's default staleness method; empty if parameter servers don't use the rule."""
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.promise.takes_local_steps or not uses(mode.name, METHOD):
         return NamedLayer("", {})
@@ -197,7 +197,7 @@ def _staleness_method(settings: Layer) -> NamedLayer:
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:
-    """Return the rates that the recipe has for a configuration, even if the configuration uses other rates."""
+    """Return the recipe's rates for a configuration, even if it uses other rates; None if the recipe has none."""
     place = (*rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
     return next((rates for rates in found_rates(NETWORKS[config.model.name]) if rates.place == place), None)
 

@@ -25,13 +25,13 @@ from ps_cluster.files.values import one_line
 
 
 class Named:
-    """An object with a name by which users choose it. The base class of all objects of registries.
+    """An object with a name by which users choose it. This is the base class of all objects in registries.
 
     Attributes:
       name: the name.
-      says: a sentence for --help that describes the object; "": there is none.
+      says: a sentence for --help that describes the object, or "".
       page: the page of the documentation that shows how to write such an object.
-      Settings: if a section of a configuration names the object, the class of this section.
+      Settings: the class of the section of a configuration that chooses the object, if there is such a section.
     """
 
     name: str = ""
@@ -40,7 +40,7 @@ class Named:
     Settings: type[Section] = Section
 
     def class_attributes(self) -> Mapping[str, type]:
-        """Return attribute → base class, for each attribute whose value has to be a subclass of that base class."""
+        """Return the attributes whose values have to be classes: name → the required base class of the value."""
         return {}
 
 
@@ -50,8 +50,9 @@ T = TypeVar("T", bound=Named, covariant=True)
 class Registry(Generic[T]):
     """All objects of one type (data set, mode, network, …), by name.
 
-    The objects of this package are the instances of `base` in the module that `home` returns, or in the modules of that
-    package, and instances of the subclasses there that define a `name`. So a new object need not be listed anywhere.
+    The registry finds the objects of this package in the module, or in all modules of the package, that `home` returns.
+    They are the instances of `base` there, and an instance of each subclass there that defines a `name`. So a new
+    object need not be listed anywhere.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Registry(Generic[T]):
           base: the class of the objects.
           home: imports and returns the module or package that defines the objects of this package.
           group: the entry point group through which installed packages add objects, e.g. "ps_cluster.modes".
-          wrap: converts a function in a user's file to an object; None: functions are not accepted.
+          wrap: converts a function in a user's file to an object. If it is None, functions are refused.
         """
         self.noun = noun
         self._base = base
@@ -104,7 +105,7 @@ class Registry(Generic[T]):
         return found
 
     def _objects_of(self, module: ModuleType) -> Iterator[T]:
-        """Yield the objects in a module, and a new object of each class there that has a name but no object."""
+        """Yield the objects in a module, and a new object of each class there that has a name but no object yet."""
         objects = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
         yield from objects
         with_objects = {type(one) for one in objects}
@@ -125,14 +126,14 @@ class Registry(Generic[T]):
 
     @property
     def with_settings(self) -> Iterator[Named]:
-        """Yield the objects that may have settings which other objects do not have."""
+        """Yield the objects, or forms of data, that may have settings of their own."""
         return iter(self)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the file in a name that the user wrote, so that its code may be run. Return the name with an absolute path.
+        """Trust the file in a name that the user wrote, so that it may be run. Return the name with an absolute path.
 
         Args:
-          folder: the folder at which relative paths start.
+          folder: the folder to which relative paths refer.
         """
         return trust_reference(name, folder)
 
@@ -146,7 +147,7 @@ class Registry(Generic[T]):
         """Return the object of this name.
 
         Raises:
-          UserError: there is no such object, it can't be loaded, or it is no instance of the registry's class.
+          UserError: there is no such object, it can't be loaded, or it is not an instance of the registry's class.
         """
         if name in self.own:
             return self.own[name]
@@ -155,7 +156,7 @@ class Registry(Generic[T]):
         return self._brought[name]
 
     def code_of(self, name: str) -> Path | None:
-        """Return the file of code that a name refers to, which has to be trusted; None if there is none."""
+        """Return the file that a name FILE:NAME refers to, and that has to be trusted; None for any other name."""
         reference = parse(name)
         return reference.file if reference else None
 
@@ -212,7 +213,7 @@ class Registry(Generic[T]):
         return made
 
     def _check_classes(self, made: Named, name: str) -> None:
-        """Raise UserError if a class that `made` has to name is missing, or is not a subclass of the required class."""
+        """Raise UserError if `Settings`, or a value in `class_attributes`, is not a subclass of the required class."""
         if not isinstance(made.Settings, type) or not issubclass(made.Settings, self.settings):
             base = _full_name(self.settings)
             raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")

@@ -14,7 +14,7 @@ WholeNumber: TypeAlias = "int | tf.Tensor"
 """A whole number. In the graph of a worker it may be a tensor, int64 []."""
 
 ALL = "all"
-OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
+OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the data shard with its index
 OF_FILES = "files:worker"  # each worker uses whole files of the data set; replaced by rows:… once they are read
 MOST_SHARDS = 1000
 # A bootstrap sample draws without replacement from this many copies of each example. This is practically the same
@@ -27,11 +27,11 @@ _ROWS = re.compile(r"rows:([1-9][0-9]{0,11}(?:,[1-9][0-9]{0,11}){0,999})")
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of the examples: `copies` of each are shuffled with `seed`, and every `of`-th is taken, from `index` on.
+    """A part of the examples: `copies` of each are shuffled with `seed`; then every `of`-th is taken, from `index` on.
 
     A data shard has one copy of each example. The `of` data shards are disjoint, and together they hold all examples. A
-    bootstrap sample (Breiman 1996, "Bagging Predictors") takes as many copies as there are examples. On average it contains
-    63 % of the examples, some of them several times.
+    bootstrap sample (Breiman 1996, "Bagging Predictors") takes as many copies as there are examples. On average it
+    contains 63 % of the examples, some of them several times.
     """
 
     seed: int = 0
@@ -46,13 +46,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Stretch:
-    """`count` consecutive examples, beginning with example number `first`."""
+    """A sequence of `count` consecutive examples that begins with example number `first`."""
 
     first: WholeNumber
     count: WholeNumber
 
     def size(self, examples: int) -> WholeNumber:
-        """Return the number of these examples, which does not depend on `examples`."""
+        """Return `count`. The number of all examples, `examples`, does not matter."""
         return self.count
 
 
@@ -61,13 +61,13 @@ class WorkerParts:
     """A part of the examples for each worker.
 
     `ends`: where the consecutive examples of each worker end; () if each worker has the data shard with its index. With
-    the ends 3000 and 7000, worker 0 has the examples 0 to 2999, and worker 1 has those up to 6999.
+    the ends 3000 and 7000, worker 0 has the examples 0 to 2999, and worker 1 has the examples 3000 to 6999.
     """
 
     ends: tuple[int, ...] = ()
 
     def size(self, examples: int) -> int:
-        """Return how many of the `examples` examples all workers use together."""
+        """Return how many of the `examples` examples are used by any of the workers."""
         return self.ends[-1] if self.ends else examples
 
     def part(
@@ -76,8 +76,8 @@ class WorkerParts:
         """Return the part of one worker.
 
         Args:
-          worker: its index. A worker that `scale` has added shares the examples of another worker.
-          take: returns the element of a sequence at an index. In a graph the index is a tensor, so the caller gives a function.
+          worker: the index of the worker. A worker that `scale` has added uses the examples of another worker.
+          take: returns the element of a sequence at an index. It is an argument because the index may be a tensor.
         """
         index = worker % workers
         if not self.ends:
@@ -88,12 +88,12 @@ class WorkerParts:
 
 
 def is_by_worker(text: str) -> bool:
-    """Return whether this value of `training.sample` gives each worker its own examples. It may be an invalid value."""
+    """Return whether a value of `training.sample`, which may be invalid, gives each worker its own examples."""
     return text in (OF_WORKER, OF_FILES) or _ROWS.fullmatch(text) is not None
 
 
 def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
-    """Return where each worker's examples end, if each gets consecutive whole files with similar numbers of examples.
+    """Give each worker consecutive whole files, with similar numbers of examples. Return where each worker's part ends.
 
     Raises:
       ValueError: there are fewer files than workers.
@@ -112,7 +112,7 @@ def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]
 
 
 def parse_sample(text: str) -> Sample | WorkerParts | None:
-    """Parse the setting `training.sample`. Return None for "all". Raises ValueError for a text that is no sample."""
+    """Parse the setting `training.sample`. Return None for "all". Raises ValueError if the text has no valid form."""
     if text == ALL:
         return None
     if text in (OF_WORKER, OF_FILES):

@@ -1,4 +1,4 @@
-"""Define the base class of learning-rate schedules: the factor of the highest rate at each update.
+"""Define the base class of learning-rate schedules. A schedule gives each update a factor for the highest rate.
 
 The package's own schedules are in ps_cluster/training/learning_rate.py.
 """
@@ -49,8 +49,8 @@ class ScheduleSettings(Section):
     def left(self, done: float) -> float:
         """Return how much work is left after the share `done` of the steps.
 
-        The work of all steps, if they had the current image size, counts as 1. The time of a step is proportional to
-        the number of pixels in its images.
+        The unit is the work of all steps if all their images had the current size. The time of a step is proportional
+        to the number of pixels in its images.
         """
         left, now, begin = 0.0, None, done
         for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):
@@ -75,7 +75,7 @@ OwnSettings = TypeVar("OwnSettings", bound=ScheduleSettings)
 
 
 class Schedule(Named, Generic[OwnSettings]):
-    """A schedule. Subclass it, and override the parts in which yours differs.
+    """A schedule. To write a schedule, subclass this class, and override the parts that differ.
 
     Attributes:
       name: the name by which users choose it.
@@ -85,7 +85,7 @@ class Schedule(Named, Generic[OwnSettings]):
     Settings: type[ScheduleSettings] = ScheduleSettings
 
     def after_warmup(self, settings: OwnSettings, past: tf.Tensor) -> tf.Tensor:
-        """Return the factor, float32 [], after the warm-up; `past`, float32 [], goes from 0 to 1."""
+        """Return the factor, float32 [], of an update after the warm-up. `past`: see `factor`."""
         raise NotImplementedError
 
     def factor(self, settings: OwnSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
@@ -93,7 +93,7 @@ class Schedule(Named, Generic[OwnSettings]):
 
         Args:
           settings: the section `schedule`, an object of `Settings`.
-          past: float32 [], from 0 at the end of the warm-up to 1 at the last update.
+          past: float32 [], the share of the updates after the warm-up that is done, from 0 to 1 (the last update).
           update: int64 [], the number of the update, from 0.
         """
         return self.after_warmup(settings, past)

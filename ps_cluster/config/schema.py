@@ -393,12 +393,12 @@ class RunConfig(Section):
 
     @property
     def mode_kind(self) -> Mode:
-        """The mode's object in the registry."""
+        """The object of the chosen mode in the registry."""
         return MODES[self.mode.name]
 
     @property
     def shards(self) -> int:
-        """The number of shards of the parameters."""
+        """The number of shards into which the parameters are divided."""
         return self.mode_kind.shards(self)
 
     @property
@@ -423,7 +423,7 @@ class RunConfig(Section):
 
     @property
     def steps_per_update(self) -> int:
-        """The number of step ids per update: more than one where workers' gradients are averaged."""
+        """The number of step ids per update: more than one if workers' gradients are averaged."""
         return self.cluster.workers if self.mode_kind.averages else 1
 
     @property
@@ -433,12 +433,12 @@ class RunConfig(Section):
 
     @property
     def most_gradients_per_update(self) -> int:
-        """The most gradients that one update averages: more than the fewest if the update waits for late gradients."""
+        """The most gradients that one update averages: all gradients, if the update waits for late ones."""
         return self.steps_per_update if self.mode_kind.grace_seconds(self) else self.gradients_per_update
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches per step id: more than one where a worker takes local steps."""
+        """The number of batches per step id: more than one if a worker takes local steps."""
         return self.mode_kind.batches_per_step(self)
 
     @property
@@ -453,7 +453,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that become visible at one time: a whole dispatch with all-reduce, otherwise 1."""
+        """The number of updates that become visible at one time: with all-reduce a whole dispatch, otherwise 1."""
         return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -463,9 +463,9 @@ class RunConfig(Section):
 
     @property
     def ledger_window(self) -> int:
-        """The most steps that may be open, or accepted but not yet read by the chief, at one time. A power of 2.
+        """The largest number of steps, a power of 2, that may be open, or accepted but not yet read by the chief.
 
-        The window holds all steps that fast workers can get before a slow worker has finished its dispatch.
+        This is enough for all steps that fast workers can get before a slow worker has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
         at_once = 2 * self._first_dispatch * self.steps_per_update
@@ -475,7 +475,7 @@ class RunConfig(Section):
         """Return the longest expected time between two updates of a healthy run. Timeouts have to be longer.
 
         Args:
-          step_s: the measured seconds of a step of the slowest worker.
+          step_s: the measured seconds of a step of the slowest worker, or 0 before any measurement.
         """
         grace_s, longest_s = self.mode_kind.grace_seconds(self), self.cluster.longest_step_seconds
         if longest_s == AUTO:
@@ -487,21 +487,21 @@ class RunConfig(Section):
 
     @property
     def sample(self) -> Sample | WorkerParts | None:
-        """The examples that the run uses, or the parts of its workers; None if all workers use all examples."""
+        """The part of the examples that the run, or each worker, uses; None if all workers use all examples."""
         return parse_sample(self.training.sample)
 
     def examples_seen(self, train_examples: int) -> int:
-        """Return the number of examples in an epoch."""
+        """Return the number of examples in an epoch, if the data has `train_examples` training examples."""
         return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:
-        """Return the number of updates of the whole run: `training.steps` if set, else those of `training.epochs`."""
+        """Return the number of updates of the whole run: `training.steps` if set, else that of `training.epochs`."""
         if self.training.steps is not None:
             return self.training.steps
         return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
 
     def few_updates(self, train_examples: int) -> str | None:
-        """Return advice for a training with too few updates per epoch, which learns little; None if it has enough."""
+        """Return advice if the updates, per epoch and in all, are so few that the network learns little; else None."""
         of_an_epoch = self.examples_seen(train_examples) / self.examples_per_update
         if of_an_epoch >= FEW_UPDATES or self.total_updates(train_examples) >= ENOUGH_UPDATES:
             return None
@@ -531,7 +531,7 @@ class RunConfig(Section):
 
     @property
     def loses_of_pushes(self) -> bool:
-        """True if compression omits a part of a push. The worker adds that part to its next push."""
+        """True if compression omits a part of each push. The worker adds the omitted part to its next push."""
         return self.cluster.wire in LOSSY
 
     def with_values(self, values: Layer) -> RunConfig:
@@ -555,14 +555,14 @@ def fitted(tree: Layer | None) -> RunConfig:
 
 
 def section_classes() -> dict[str, type[Section]]:
-    """Return section name → its class, which has only the settings that all choices of the section share."""
+    """Return the class of each section, by name. A class has only settings that all choices of its section share."""
     classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
 @lru_cache
 def known_keys() -> tuple[str, ...]:
-    """Return the dotted keys of all settings, including those of single modes, networks, …, and the section names."""
+    """Return the dotted keys of all settings, even if only some modes, networks, … have them, and the section names."""
     found = dict.fromkeys(section_classes())
     for section, model in section_classes().items():
         kinds = CHOICE_BY_SECTION[section].kinds.with_settings if section in CHOICE_BY_SECTION else ()

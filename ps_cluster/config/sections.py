@@ -22,7 +22,7 @@ Layer = dict[str, Any]
 
 
 def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Convert a layer of sections to dotted key → value."""
+    """Convert a layer of nested sections to a flat dictionary, dotted key → value."""
     found: dict[str, Any] = {}
     for key, value in layer.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -30,7 +30,7 @@ def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
-    """Convert dotted key → value to a tree of sections. Raises UserError if a section in a key is a plain value."""
+    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a value has sub-keys."""
     tree: Layer = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")
@@ -44,13 +44,13 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
 
 
 def value_in(layer: Mapping[str, Any], section: str, name: str) -> Any:
-    """Return the value of a setting; None if the layer does not have it. The layer need not be valid."""
+    """Return the value of a setting, or None if the layer does not have the setting. The layer need not be valid."""
     values = layer.get(section)
     return values.get(name) if isinstance(values, dict) else None
 
 
 def merged(*layers: Mapping[str, Any]) -> Layer:
-    """Merge layers, section by section. The values of later layers win; lists are replaced whole."""
+    """Merge layers, section by section. The values of later layers win. Lists are replaced, not merged."""
     result: Layer = {}
     for layer in layers:
         for key, value in layer.items():
@@ -67,7 +67,7 @@ Kind = TypeVar("Kind", bound=Named, covariant=True)
 
 @dataclass(frozen=True)
 class Choice(Generic[Kind]):
-    """A setting that names one of the objects `kinds`, such as a mode. The object decides which other settings there are."""
+    """A setting that names an object of the registry `kinds`, e.g. a mode. That decides which other settings exist."""
 
     section: str
     key: str
@@ -79,11 +79,11 @@ class Choice(Generic[Kind]):
         return f"{self.section}.{self.key}"
 
     def name_in(self, layer: Mapping[str, Any]) -> Any:
-        """Return the name that a layer chooses; None if it chooses none. The layer need not be valid."""
+        """Return the name that a layer chooses, or None without this setting. The layer need not be valid."""
         return value_in(layer, self.section, self.key)
 
     def chosen_in(self, layer: Mapping[str, Any]) -> Kind | None:
-        """Return the object that a layer chooses; None if it names no existing object.
+        """Return the object that a layer chooses, or None if the layer does not name an existing object.
 
         Raises:
           UserError: the object can't be loaded.
@@ -106,7 +106,7 @@ CHOICE_BY_SETTING = {choice.setting: choice for choice in CHOICES}  # by dotted 
 
 
 def chosen_kinds(tree: Layer) -> dict[str, Named]:
-    """Return section → the object that is chosen in it. Sections that name no existing object are left out.
+    """Return the object that is chosen in each section, by section name. Leave out sections without an existing object.
 
     Raises:
       UserError: the chosen object can't be loaded.
@@ -116,9 +116,9 @@ def chosen_kinds(tree: Layer) -> dict[str, Named]:
 
 
 def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
-    """Return `under` with the choices of `over`, and without settings that belong only to the replaced choices.
+    """Return layer `under` with the choices of layer `over`, without settings that belong only to the replaced choices.
 
-    A setting stays if the old and the new choice inherit it from the same class: all rules share
+    A setting is kept if the old and the new choice inherit it from the same class. For example, all rules share
     `optimizer.learning_rate`, and all data sets of images share `data.augmentation`.
     """
     result = dict(under)
@@ -146,7 +146,7 @@ def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
 
 
 def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
-    """Return the settings that two choices inherit from one class; for an unknown choice, those that all choices have."""
+    """Return the settings that choices inherit from one class. An unknown choice has those that all choices share."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
     bases = (base for base in classes[0].__mro__ if issubclass(base, Section))
@@ -155,7 +155,7 @@ def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
 
 
 def own_settings(section: str, kind: Named) -> list[str]:
-    """Return the settings of this choice that are not common to all choices of the section."""
+    """Return the settings of a choice that not all choices of the section have."""
     shared = CHOICE_BY_SECTION[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 
@@ -165,7 +165,7 @@ def choices_with(section: str, name: str) -> list[str]:
     return [kind.name for kind in CHOICE_BY_SECTION[section].kinds.with_settings if name in kind.Settings.model_fields]
 
 
-# Check which settings a mode uses. If the user gives a setting that the mode does not use, it is refused, never ignored.
+# Check which settings a mode uses. If the user gives an unused setting, it is refused, never ignored.
 
 _TASK_OF_SETTING = {
     "cluster.workers": WORKER, "cluster.min_workers": WORKER, "cluster.max_workers": WORKER,
@@ -176,7 +176,7 @@ SWITCHES = {STALENESS_METHOD.setting: "none", "lookahead.every_updates": 0}
 
 
 def uses(mode: str, key: str) -> bool:
-    """Return whether a mode reads the setting of a dotted key, e.g. "mode.max_staleness"."""
+    """Return whether a mode uses the setting with this dotted key, e.g. "mode.max_staleness"."""
     kind = MODES[mode]
     section, _, name = key.partition(".")
     if section == "mode":
@@ -205,7 +205,7 @@ def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
 
 
 def switched_off(mode: str) -> dict[str, Any]:
-    """Return dotted key → off value, for all switches that `mode` does not use."""
+    """Return the settings that switch off all `SWITCHES` that `mode` does not use, by dotted key."""
     return {key: off for key, off in SWITCHES.items() if not uses(mode, key)}
 
 

@@ -1,4 +1,4 @@
-"""Define the types that settings are made of: strict, frozen sections of a configuration. No TensorFlow."""
+"""Define the types of settings, and the base class of the sections of a configuration. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PathFromText = Annotated[Path, Field(strict=False), AfterValidator(_no_zero)]
 
 
 class Section(BaseModel):
-    """A group of settings: strictly typed, immutable, and without unknown keys."""
+    """A section of a configuration: strictly typed and immutable. It refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 

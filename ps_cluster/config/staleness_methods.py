@@ -34,15 +34,15 @@ OwnSettings = TypeVar("OwnSettings", bound=StalenessSettings)
 
 
 class StalenessMethod(Named, Generic[OwnSettings]):
-    """A way to treat stale gradients. Subclass it, and override the parts in which yours differs.
+    """A way to treat stale gradients. To write a method, subclass this class, and override the parts that differ.
 
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
       gathers: whether an update applies several gradients at a time.
-      works_by_row: whether the method suits embedding tables: it leaves their rows alone, or treats each row by itself.
-      takes_periods: whether the method also suits the weight differences of modes with local steps.
+      works_by_row: whether the method suits embedding tables: it does not change their rows, or treats each separately.
+      takes_periods: whether the method also suits the weight differences that modes with local steps push.
     """
 
     gathers = takes_periods = works_by_row = False
@@ -56,7 +56,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
 
     @property
     def drops(self) -> bool:
-        """True if the method may drop gradients, so that a healthy worker may have no update for a long time."""
+        """True if the method may drop gradients. Then even a healthy worker may have no update for a long time."""
         return self.correction.capabilities.drops
 
     def check(self, config: RunConfig) -> None:
@@ -67,7 +67,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return config.optimizer
 
     def equation(self, settings: OwnSettings, arrived: ArrivedParts) -> CorrectedParts | None:
-        """Return the method's result for a gradient, computed in numpy; None: the proof can't compute it again.
+        """Return the method's result for a gradient, computed in numpy; None if the proof can't compute it again.
 
         Args:
           settings: the section `staleness`, an object of `Settings`.
@@ -79,7 +79,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return 1
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return the weights that a pull returns, float64 [k].
+        """Return the weights that a worker gets from a pull, float64 [k].
 
         `at_pull`: "weights" and `Correction.pull_state` at the moment of the pull.
         """

@@ -30,7 +30,7 @@ class Slowness:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The slow workers. With `gamma` all workers are slow, by a random factor for each worker and for each step."""
+    """The slow workers. With `gamma`, all workers are slow, by a random factor for each worker and for each step."""
 
     slow: tuple[Slowness, ...] = ()
     gamma: bool = False
@@ -43,10 +43,10 @@ class Stragglers:
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Return the seconds that the slowest worker's step takes. With `gamma`, a step very rarely takes longer.
+        """Return the seconds that a step of the slowest worker takes. With `gamma`, a step very rarely takes longer.
 
         Args:
-          own_s: the seconds that a step of a worker without slowness takes.
+          own_s: the seconds that a step takes in a worker that is not slowed down.
         """
         if self.gamma:
             return own_s * float(machine_means(workers, seed).max()) * (1 + 5 * TASK_VARIATION)
@@ -84,7 +84,7 @@ def _parse_slowness(text: str) -> Slowness:
 
 
 def machine_means(workers: int, seed: int) -> np.ndarray:
-    """Draw each worker's relative step time, float64 [workers], from a gamma distribution. The fastest worker has 1."""
+    """Draw each worker's relative step time, float64 [workers], from a gamma distribution. The smallest time is 1."""
     shape = MACHINE_VARIATION**-2
     means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
     return np.asarray(means / means.min())

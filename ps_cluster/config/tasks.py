@@ -35,11 +35,11 @@ def leader_type(types: Container[str]) -> str:
 
 @dataclass(frozen=True)
 class OnDeath:
-    """The reaction to the unexpected end of a task: the task is restarted, at most `restarts` times in a row."""
+    """The reaction to the unexpected end of a task. The task is restarted, at most `restarts` times in a row."""
 
     restarts: int
-    whole_cluster: bool  # all training tasks restart with it, from the newest snapshot
-    dispensable: bool  # after its last restart the run continues without it (if another worker or ps is left)
+    whole_cluster: bool  # whether all training tasks restart with the task, from the newest snapshot
+    dispensable: bool  # whether the run continues without it after its last restart (if another worker or ps is left)
 
 
 OnDeaths = Mapping[str, OnDeath]  # by task type

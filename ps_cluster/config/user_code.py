@@ -42,13 +42,13 @@ class Reference(NamedTuple):
 
 
 def parse(text: str) -> Reference | None:
-    """Parse `path/to/file.py:name`; return None for any other text."""
+    """Parse `path/to/file.py:name`. Return None for any other text."""
     match = _REFERENCE.fullmatch(text)
     return Reference(Path(match["file"]), match["name"]) if match else None
 
 
 def absolute(text: str, folder: Path) -> str:
-    """Return a reference with an absolute path; any other text unchanged. Relative paths start at `folder`."""
+    """Return a reference with an absolute path, or any other text unchanged. Relative paths start at `folder`."""
     reference = parse(text)
     if reference is None:
         return text
@@ -66,7 +66,7 @@ def trust(file: Path) -> None:
 
 
 def trust_reference(text: str, folder: Path) -> str:
-    """Mark the file of a user's reference FILE.py:NAME as trusted. Return the reference with an absolute path.
+    """Trust the file of a user's reference FILE.py:NAME. Return the reference with an absolute path.
 
     Any other text is returned unchanged. Relative paths start at `folder`.
     """
@@ -82,13 +82,13 @@ def is_trusted(file: Path) -> bool:
 
 
 def short_name(text: str) -> str:
-    """Return the name of a reference without its file; any other text unchanged."""
+    """Return the name in a reference FILE:NAME, or any other text unchanged."""
     reference = parse(text)
     return reference.name if reference else text
 
 
 def defined_in_trusted() -> dict[str, Any]:
-    """Run the Python files that the user has named; return what they define at their top level, by name.
+    """Run the Python files that the user has named. Return, by name, the objects that the files define at top level.
 
     Raises:
       UserError: a file can't be read or run.
@@ -115,13 +115,13 @@ def file_that_runs() -> str | None:
 
 
 def load(reference: Reference) -> Any:
-    """Run the file, once per process, and return the object with the reference's name.
+    """Run the file of a reference, once per process, and return the object with the reference's name.
 
-    A pickled function is read when it is first called. The launcher never calls the function of a network, so it does not
-    import TensorFlow, which such functions use.
+    A pickled function is read when it is first called. The launcher never calls the function of a network, because that
+    would import TensorFlow.
 
     Raises:
-      UserError: the user did not name the file, it can't be read or run, or it does not define the name.
+      UserError: the user did not name the file, or the file can't be read or run, or does not define the name.
     """
     if not is_trusted(reference.file):
         raise UserError(
@@ -145,7 +145,7 @@ class PickledFunction:
         self._reference = reference
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function. Raises UserError if it can't be read."""
+        """Call the function. Raises UserError if the function can't be read from its file."""
         return self._function(*arguments)
 
     @property
@@ -167,7 +167,7 @@ class PickledFunction:
 
 @cache
 def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    """Return the entry points of installed packages in `group`. Cached, because it reads the lists of all packages."""
+    """Return the entry points of installed packages in `group`. Cached, as this reads the lists of all packages."""
     return tuple(metadata.entry_points(group=group))
 
 
@@ -189,7 +189,7 @@ def load_entry_point(group: str, name: str) -> Any:
 
 
 def _module(reference: Reference) -> ModuleType:
-    """Import the file under a unique module name. The file can import other files in its folder."""
+    """Import the file of a reference under a unique module name. The file can import other files in its folder."""
     path = str(reference.file)
     name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
     if name in sys.modules:

@@ -1,7 +1,7 @@
 """Read the layers of the user's settings: files, environment variables and options.
 
-The user has written all of these layers, so the code that they name may be run. The settings in a run directory are not
-such a layer, because they may come from another person.
+The user has written all of these layers, so the code that they name may be run. This is not true of the settings in a
+run directory, which may come from another person.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class NamedLayer:
 
     origin: str  # the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options"
     settings: Layer
-    may_repeat: bool = False  # whether it may contain defaults of settings that the mode does not use, like config.yaml
+    may_repeat: bool = False  # whether it may contain unused settings with their defaults, as config.yaml does
     parts: tuple[NamedLayer, ...] = ()  # the layers from which it was merged, the lowest first
 
     def has(self, field: str) -> bool:
-        """Return whether the layer sets a dotted key, a section that contains the key, or a part of the key's value."""
+        """Return whether the layer sets a dotted key, a section around the key, or a part of the key's value."""
         return any(
             f"{key}.".startswith(f"{field}.") or f"{field}.".startswith(f"{key}.") for key in flat(self.settings)
         )
 
     def origin_of(self, field: str) -> str:
-        """Return the origin of the part that decides a dotted key, or the origin of the layer itself."""
+        """Return the origin of the part that sets a dotted key, or the origin of the layer if no part sets it."""
         return next((part.origin for part in reversed(self.parts) if part.has(field)), self.origin)
 
 
@@ -75,18 +75,18 @@ def settings_of_file(file: Path) -> Layer:
 
 
 def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
-    """Return a layer for each variable PS_CLUSTER__SECTION__KEY. Its value is read as YAML."""
+    """Return a layer for each variable PS_CLUSTER__SECTION__KEY. The value of the variable is read as YAML."""
     given = ((name, _of_variable(name, environment[name])) for name in variables(environment))
     return [NamedLayer(name, trust_names(nested({key: value}), Path.cwd())) for name, (key, value) in given]
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return dotted key → value, from all variables that set a setting."""
+    """Return the settings, dotted key → value, of all environment variables that set a setting."""
     return dict(_of_variable(name, environment[name]) for name in variables(environment))
 
 
 def variables(environment: Iterable[str]) -> list[str]:
-    """Return the names of the variables that set a setting."""
+    """Return the names of the environment variables that set a setting."""
     return sorted(name for name in environment if name.startswith(VARIABLE))
 
 
@@ -103,12 +103,12 @@ def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
-    """Return the layer of the options: dotted key → value."""
+    """Return the layer of the command's options. `overrides`: dotted key → value."""
     return NamedLayer(OPTIONS, trust_names(nested(overrides), Path.cwd()))
 
 
 def trust_names(layer: Layer, folder: Path) -> Layer:
-    """Mark the code files that a user's layer of settings names as trusted. Return the layer with absolute paths."""
+    """Trust the files of code that are named in a user's layer of settings. Return the layer with absolute paths."""
     for choice in CHOICES:
         if isinstance(name := choice.name_in(layer), str):
             layer = merged(layer, {choice.section: {choice.key: choice.kinds.trust_name(name, folder)}})
@@ -121,7 +121,7 @@ def names_of(layers: Iterable[NamedLayer]) -> str:
 
 
 def _real(path: Path) -> Path:
-    """Return a path without symlinks. Unlike `Path.resolve` it accepts a link to itself, whose reading fails later."""
+    """Return a path without symlinks. A symlink to itself is accepted here (not by `Path.resolve`), and fails later."""
     return Path(os.path.realpath(path))
 
 
@@ -137,7 +137,7 @@ def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
 
 
 def _of_variable(name: str, text: str) -> tuple[str, Any]:
-    """Return the dotted key and the value of a variable."""
+    """Return the dotted key and the value that an environment variable sets."""
     if not _VARIABLE.fullmatch(name):
         raise UserError(f"{name:.200}: write it as {VARIABLE}SECTION__KEY, e.g. {VARIABLE}OPTIMIZER__LEARNING_RATE=0.1")
     try:
@@ -147,7 +147,7 @@ def _of_variable(name: str, text: str) -> tuple[str, Any]:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Parse `'optimizer.learning_rate=0.1'` to `('optimizer.learning_rate', 0.1)`. The value is read as YAML."""
+    """Parse e.g. `'optimizer.learning_rate=0.1'` to `('optimizer.learning_rate', 0.1)`. The value is read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
         hint = did_you_mean(key.strip(), [known for known in known_keys() if "." in known])

@@ -1,1 +1,1 @@
-"""Manage the processes of a run: their names and addresses, their starts, and recovery from a death. Nothing here trains."""
+"""Manage the processes of a run: names and addresses, starts, and recovery from deaths. Nothing here trains."""

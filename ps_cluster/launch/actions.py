@@ -15,7 +15,7 @@ from ps_cluster.runs.result_rows import Outcome
 
 @dataclass(frozen=True)
 class EndRun:
-    """End the run. `message`: what went wrong, on one line; None if nothing did."""
+    """End the run. `message`: what went wrong, on one line, or None if nothing went wrong."""
 
     outcome: Outcome
     exit_code: int = 0
@@ -46,7 +46,7 @@ class RestartTask:
 class RestartTraining:
     """Start all training tasks again on new ports (`LocalCluster.restart_training`).
 
-    `resume`: whether they continue from the newest snapshot.
+    `resume`: whether the tasks continue from the newest snapshot.
     """
 
     resume: bool
@@ -67,14 +67,14 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Give up a task: a worker is never restarted; a ps is excluded from the next `RestartTraining` on."""
+    """Give up a task. A worker is never restarted. A ps is left out when `RestartTraining` is carried out next."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Start the absent workers in `start`, and stop those in `stop`, whose open steps go to the remaining workers."""
+    """Start the absent workers `start`, and stop the workers `stop`, whose open steps go to the remaining workers."""
 
     start: tuple[Task, ...]
     stop: tuple[Task, ...]
@@ -90,7 +90,7 @@ class AnswerScale:
 
 @dataclass(frozen=True)
 class DrainLeader:
-    """Ask the leader (SIGTERM) to end cleanly: to start no new steps and to write a last checkpoint."""
+    """Ask the leader, by SIGTERM, to end cleanly: it starts no new steps, and writes a last checkpoint."""
 
     leader: Task
 

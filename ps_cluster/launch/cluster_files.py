@@ -60,10 +60,10 @@ class _GivenConfig(Row):
 
 
 def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTopology, Task]:
-    """Return the cluster that TF_CONFIG describes, without its evaluator, and the task that this process is.
+    """Return the cluster that TF_CONFIG describes, without its evaluator, and the task of this process.
 
-    `notify` gets a line about each part of the description that is ignored. Raises UserError if TF_CONFIG is not set, is
-    not JSON, or describes no cluster that a run can have.
+    `notify` gets a line about each part of the description that is ignored. Raises UserError if TF_CONFIG is not set,
+    is not JSON, or describes a cluster that no run can have.
     """
     if not text:
         raise UserError(
@@ -82,7 +82,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
 def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, Task]:
     """Return the cluster that a YAML file describes (type → addresses), without its evaluator, and `task`.
 
-    `task` is the task that --type and --index name. Notices and errors are as in `from_tf_config`.
+    `task` is the task that the options --type and --index name. Notices and errors are as in `from_tf_config`.
     """
     origin = Origin(f"'{path}'", "", "--type", "--index")
     try:

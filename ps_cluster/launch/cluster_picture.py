@@ -73,7 +73,7 @@ def _lines(task: TaskView) -> tuple[str, ...]:
 
 
 def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield (x1, y1, x2, y2) from each sender to each receiver, or from each task to the next one of its own type."""
+    """Yield (x1, y1, x2, y2) from each sender to each receiver, or from each task to the next task of the same type."""
     senders, receivers = boxes.get(flow.sender, []), boxes.get(flow.receiver, [])
     if flow.sender == flow.receiver:
         for one, other in itertools.pairwise(senders):
@@ -87,7 +87,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, fl
 
 
 def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield x, y, text and style of each flow's name. A flow joins two rows; its name is below the upper row."""
+    """Yield x, y, text and style of each flow's name. A flow joins two rows. Its name is below the upper row."""
     used = dict.fromkeys(rows, 0)
     for flow in flows:
         upper = min(flow.sender, flow.receiver, key=rows.index)

@@ -52,7 +52,7 @@ class Look:
     """The state of all tasks in one round of the launcher's event loop.
 
     Attributes:
-      pids: task → pid of every task that runs.
+      pids: the pid of each task that runs.
       frozen: the tasks whose process is stopped (SIGSTOP).
       states: all tasks and their states on one line, for messages.
     """
@@ -63,11 +63,11 @@ class Look:
 
 
 class Decisions:
-    """The rules of a run, and what they remember.
+    """The rules of a run, with the state that they need.
 
-    Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method for an event takes the
-    time as its last argument, and returns the actions that follow, in order. `silences`: the worker processes that were
-    killed because they were silent.
+    Training is over when the leader ends, which is the chief, or worker 0 if there is no chief. Each method for an
+    event takes the time as its last argument, and returns the resulting actions, in order. `silences`: the worker
+    processes that were killed because they were silent.
     """
 
     def __init__(
@@ -101,20 +101,20 @@ class Decisions:
     # Answers to actions.
 
     def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
-        """Record the tasks of the cluster after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` was carried out."""
+        """Record the tasks of the cluster after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` changed them."""
         self._topology = topology
         return ()
 
     def stopped(self, now_s: float) -> Actions:
-        """Note that `StopTraining` or `StopAll` was carried out. The time that it took does not count for any limit."""
+        """Record that `StopTraining` or `StopAll` was carried out. The time for this does not count for any limit."""
         self._clock.restart(now_s)
         return ()
 
     def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
         """Plan the restart of the training tasks that `RestartFromSnapshot` has stopped.
 
-        `snapshot`: whether there is a sound snapshot to continue from.
-        `problem`: why training can neither continue nor start again from its first step; "" if it can.
+        `snapshot`: whether there is an undamaged snapshot to continue from.
+        `problem`: why training can neither continue nor start again from its first step; "" if there is no problem.
         """
         cause, delay_s = request.cause, request.delay_s
         if problem:
@@ -147,7 +147,7 @@ class Decisions:
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
-        """Record a score of the evaluator, which may be older than this launcher."""
+        """Record a score of the evaluator. The score may be from before the start of this launcher."""
         self.evaluator_moved(now_s)
         self._early_stopping.see(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
@@ -160,11 +160,11 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop | None:
-        """Why training was stopped early, if its patience or time has run out and nothing else has stopped it."""
+        """The reason of an early stop: patience or time has run out. None if this has not stopped the training."""
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:
-        """Drain the training if its patience or time has run out. It then ends as if the user had asked for it."""
+        """Drain the training if patience or time has run out. The run then ends as if the user had stopped it."""
         if (due := self._early_stopping.due) is None or self._draining:
             return ()
         self._draining = self._stopped_early = True
@@ -176,7 +176,7 @@ class Decisions:
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """Record that the leader ended with exit code 0. `outcome`: the outcome that it wrote; "failed" if it wrote none."""
+        """Record that the leader ended with exit code 0. `outcome`: that of its result; "failed" without a result."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -192,11 +192,11 @@ class Decisions:
         return (StopTraining(), self._ended()) if is_over else (StopTraining(),)
 
     def stops_at_once(self, requests: int) -> bool:
-        """Return whether this number of further requests to stop ends the run without a drain."""
+        """Return whether the run ends without a drain after this number of further requests to stop."""
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """Record that a signal of the user asks to stop. `exit_code`: the code of a program that this signal kills."""
+        """Handle a signal by which the user asks to stop. `exit_code`: that of a program that the signal kills."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -226,7 +226,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """Handle the end of tasks whose port another program has; `first` is one of them. Call this before `task_died`."""
+        """Handle the end of tasks (`first` is one) whose port another program has. Call this before `task_died`."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -244,7 +244,8 @@ class Decisions:
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
         """Handle the end of a task that is reported neither to `leader_done` nor to `evaluator_done`.
 
-        Either plan a restart, which `time_passed` returns after the delay, or restart the whole cluster, or give the task up.
+        Either plan a restart, which `time_passed` returns after a delay, or restart all training tasks, or give up the
+        task.
         """
         task = death.task
         if task.type != EVALUATOR:
@@ -313,7 +314,7 @@ class Decisions:
         return tuple(actions)
 
     def _end_silent(self, seen: Look, now_s: float) -> Actions:
-        """Kill a worker that is silent while others have updates. It is then started again, and others take its steps."""
+        """Kill a worker that is silent while others have updates. It is restarted later, and others take its steps."""
         if (silent := self._silence.take_longest_silent()) is None:
             return ()
         task = Task(WORKER, silent.worker)
@@ -327,14 +328,14 @@ class Decisions:
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
     def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
-        """Kill a task's process, if there is one. If it is still there later, `_take_unkillable` returns it."""
+        """Kill a task's process, if there is one. If the process does not end, `_take_unkillable` returns it later."""
         if (pid := seen.pids.get(task)) is None:
             return ()
         self._killed_at.setdefault((task, pid), now_s)
         return (Kill(task),)
 
     def _take_unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
-        """Return, only once, each task (with its pid) that still exists long after it was killed."""
+        """Return each task, with its pid, whose process still exists long after it was killed. Return it only once."""
         self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
         keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
         for key in keys:
@@ -342,7 +343,7 @@ class Decisions:
         return keys
 
     def _at_limit(self, seen: Look, now_s: float) -> Actions:
-        """Return the actions to take if the time limit of the stage is exceeded; none if it is not."""
+        """Return the actions to take if the time limit of the stage is exceeded, else ()."""
         leader = self._topology.leader
         if (what := self._clock.overdue(leader, now_s)) is None:
             return ()
@@ -371,7 +372,7 @@ class Decisions:
 
 
 def _scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
-    """Return the actions that lead to this number of workers: the lowest spare indices start, or the highest stop."""
+    """Return the actions that lead to this number of workers: start the lowest spare indices, or stop the highest."""
     if line := _why_not_scaled(config, workers):
         return (AnswerScale(line, refused=True),)
     more = workers - len(topology.workers)
@@ -396,7 +397,7 @@ def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:
-    """Return the end of a line that says how additional workers lower the learning rate; empty if they do not."""
+    """Return the end of a line that says how additional workers lower the learning rate, or "" if they do not."""
     begun = config.training_workers
     if not config.mode_kind.lowers_rate or workers <= begun:
         return ""

@@ -1,4 +1,4 @@
-"""Describe what a run would do, and start nothing: its configuration with the origin of each value, its tasks, its memory."""
+"""Describe a run without starting it: its configuration with the origin of each value, its tasks, and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
-    """Yield the lines of a file for --config. Comments say where each value comes from, and what the run would need.
+    """Yield the lines of a file for --config. Comments give the origin of each value, the tasks, and the memory needed.
 
     Raises UserError if there are more tasks than are useful on one machine.
     """
@@ -53,7 +53,7 @@ def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> 
 
 
 def _text(value: Any) -> str:
-    """Return a value as YAML on one line: as JSON, which is also YAML, or unquoted if YAML reads that as the same text."""
+    """Return a value as YAML on one line: a text without quotes if YAML reads it as the same text, else JSON."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)

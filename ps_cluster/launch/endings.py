@@ -27,13 +27,13 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
 
 
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
-    """Return the early-stopping rule of a new session. It knows at which update the previous session ended cleanly."""
+    """Return the early-stopping rule of a new session, given the update at which the previous session ended cleanly."""
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)
 
 
 def why_broken(outcome: Outcome, updates: int) -> str:
-    """Return on one line what went wrong in a training whose outcome is one of `BROKEN`, and what to do."""
+    """Return a line that says what went wrong in a training whose outcome is one of `BROKEN`, and what to do."""
     if outcome == "nan_loss":
         return (
             f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "

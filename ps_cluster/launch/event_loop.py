@@ -1,4 +1,4 @@
-"""The launcher's event loop: look at tasks and run files, report events to `Decisions`, and carry out its actions.
+"""The launcher's event loop: observe tasks and run files, report events to `Decisions`, and carry out its actions.
 
 For example, a worker that has ended is started again in these steps. `_look` gets its `TaskExit` from `Supervisor.poll`, and
 `_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has come,
@@ -39,7 +39,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each round polls everything once and reports it to `decisions`, in the order of `_look`."""
+    """The event loop. Each round polls tasks and files once, in the order of `_look`, and reports to `decisions`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class EventLoop:
         self._ending: EndRun | None = None
 
     def until_the_end(self) -> EndRun:
-        """Start the cluster; return the `EndRun` once all work is done. The caller stops the remaining processes."""
+        """Start the cluster. Return the `EndRun` once all work is done. The caller stops the remaining processes."""
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         for score in read_rows(self._run_dir.evaluation, EvaluationRow):
@@ -92,11 +92,11 @@ class EventLoop:
         return self._ending
 
     def stops_at_once(self) -> bool:
-        """Return whether the user's latest requests to stop, not reported by the loop yet, end the run without a drain."""
+        """Return whether requests to stop that the loop has not reported yet will end the run without a drain."""
         return self.decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _carry_out(self, decided: Actions) -> None:
-        """Carry out actions in their order. Those after an action that ends the run are dropped."""
+        """Carry out actions in their order. Actions after an `EndRun` are dropped."""
         for action in decided:
             if self._ending is None:
                 self._act(action)
@@ -214,7 +214,7 @@ class EventLoop:
         self._carry_out(self.decisions.stopped(self._clock()))
 
     def _restart_from_snapshot(self, request: actions.RestartFromSnapshot) -> None:
-        """Stop all training tasks and look for a state to continue from. `Decisions` then plans how they start again."""
+        """Stop all training tasks and look for a state to continue from. `Decisions` then plans the restart."""
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
         self._read_rows()  # the last rows of the old leader
         problem, snapshot = "", False

@@ -1,4 +1,4 @@
-"""Import TensorFlow and all that tasks need, once, and fork tasks for the launcher.
+"""Import TensorFlow and all other modules that tasks need, once, and then fork tasks for the launcher.
 
     python -m ps_cluster.launch.fork_server_program CHANNEL RUN_DIR
 

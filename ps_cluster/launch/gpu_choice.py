@@ -21,7 +21,7 @@ def is_on_gpus(
 
 
 def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, replaces: bool = True) -> RunConfig:
-    """Return a configuration whose `cluster.gpus` asks only for GPUs that exist (`gpus`). Report unused GPUs.
+    """Return a configuration whose `cluster.gpus` fits the GPUs of this machine, `gpus`. Report unused or missing GPUs.
 
     `replaces`: whether to replace the setting if this machine has no GPU; False for a task on one of several machines.
     """

@@ -1,7 +1,7 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-The exit code is one of errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP. It is 128 plus
-the signal's number for a run that was stopped without a drain, by a second signal or because training had not begun.
+The exit code is one of those in errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP. It
+is 128 plus the signal's number for a run that was stopped without a drain, by a second signal or before training began.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run_local(
     Args:
       config: a complete configuration, in which values have replaced every "auto".
       run_dir: the run directory, whose lock the caller holds (files/locks.py).
-      began: monotonic seconds from which start-up and wall seconds count; None: from now.
+      began: the monotonic time from which start-up and wall seconds are counted, or None for the time of the call.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
     Raises:
@@ -135,9 +135,9 @@ def run_local(
 
 
 def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
-    """Return a function that starts a task: as a fork, if its command is `python -m MODULE …` and it sees no GPUs.
+    """Return a function that starts a task: as a fork, if its command is `python -m …` and the task sees no GPUs.
 
-    CUDA does not work in a fork of a process that has initialised CUDA, and an import of TensorFlow might initialise it.
+    CUDA does not work in a fork of a process that has initialised CUDA, and importing TensorFlow might initialise it.
     """
 
     def start_task(argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> StartedProcess:

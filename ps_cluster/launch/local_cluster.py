@@ -33,7 +33,7 @@ FORK_SERVER, LAUNCHER, TENSORBOARD = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run. `EventLoop` says which of them start, restart and stop; the `Supervisor` holds their processes."""
+    """All tasks of a run. `EventLoop` says which tasks start, restart and stop. `Supervisor` has their processes."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LocalCluster:
         self.usage = Usage()
 
     def start(self) -> None:
-        """Pick free ports and start every task, all at once."""
+        """Pick free ports, and start all tasks at once."""
         self._pick_ports()
         self._start(self.topology.tasks)
 
@@ -85,10 +85,10 @@ class LocalCluster:
         self._start(tasks)
 
     def give_up(self, task: Task) -> None:
-        """Give up a task: a worker is never restarted; a ps is excluded from the next `restart_training` on.
+        """Give up a task. A worker is never restarted. A ps is left out at the next `restart_training`.
 
-        If a worker is given up, the others keep their index, address, cores and logs. If a parameter server is given up,
-        config.yaml has one fewer, and the others get new indices, because each gets its shard from the snapshot.
+        If a worker is given up, the other workers keep their index, address, cores and logs. If a ps is given up,
+        config.yaml gets one ps fewer, and the other ps get new indices, because each gets its shard from the snapshot.
         """
         if task.type == PS:
             self._config = self._config.with_values({"cluster.parameter_servers": self.shards - 1})
@@ -98,11 +98,11 @@ class LocalCluster:
 
     @property
     def shards(self) -> int:
-        """The number of shards with which training continues after the next restart."""
+        """The number of shards with which training continues after the next restart of all training tasks."""
         return self._config.shards
 
     def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
-        """Start workers that were absent, and stop others. This counts neither as a death nor as a restart."""
+        """Start absent workers, and stop other workers. This counts neither as a death nor as a restart."""
         self.topology = self.topology.with_workers(started=start, stopped=stop)
         self._end(stop, grace_s)
         self._start(start)
@@ -122,7 +122,7 @@ class LocalCluster:
 
     @property
     def pids(self) -> dict[Task, int]:
-        """Task → pid of the processes that run, as of the last `poll`."""
+        """The pids, by task, of the processes that were running at the last `poll`."""
         return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._supervisor.ended}
 
     def frozen(self) -> list[Task]:
@@ -146,7 +146,7 @@ class LocalCluster:
         self._outlived += self._supervisor.stop(tasks, grace_s)
 
     def stop_all(self, grace_s: float) -> list[str]:
-        """Stop all tasks; return the names of the processes that could not be ended, usually none."""
+        """Stop all tasks. Return the names of the processes that could not be ended, usually none."""
         self._measure()
         left = self._supervisor.stop_all(grace_s)
         there = {process.pid: process.task for process in self._outlived if process.child.running}
@@ -168,7 +168,7 @@ class LocalCluster:
         self.usage.look(processes)
 
     def _write_cluster_file(self) -> str | None:
-        """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
+        """Write cluster.json. If the system refuses to replace the file, return why. `poll` then tries again."""
         tasks = [
             TaskRow(
                 type=process.task.type,

@@ -45,7 +45,7 @@ from ps_cluster.training.resuming import check_journals, newest_checkpoint
 
 
 def new_root(mode: str, model: str) -> Path:
-    """Return the path of a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
+    """Return a new path under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
     names = (Path(user_code.short_name(name)).stem for name in (mode, model))  # a saved model is a path
     return Path("runs") / "-".join((time.strftime("%Y%m%d-%H%M%S"), *names))
 
@@ -54,7 +54,7 @@ def start_run(
     config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False,
     tensorboard: bool = False,
 ) -> int:  # fmt: skip
-    """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
+    """Run a new training in `root`. Return the exit code. Raises UserError for bad input.
 
     `anew`: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
     """
@@ -83,11 +83,11 @@ def resume_run(
     root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None,
     tensorboard: bool = False,
 ) -> int:  # fmt: skip
-    """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
+    """Resume the run in `root`. Return the exit code. Raises UserError if the run can't be resumed.
 
-    `more`: the settings to change; None: no changes. Only these may change: the length of the whole run
-    (`training.epochs` or `training.steps`), its time limit (`training.max_seconds`), the number of
-    `cluster.parameter_servers`, and what TensorBoard shows.
+    `more`: the settings to change, or None. Only these may change: the length of the whole run (`training.epochs` or
+    `training.steps`), its time limit (`training.max_seconds`), the number of `cluster.parameter_servers`, and what
+    TensorBoard shows.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -130,8 +130,8 @@ def _has_work_left(
     """Return whether a run that is to be resumed has work left.
 
     A run with work left continues from its newest checkpoint. So that checkpoint is checked here, before config.yaml is
-    overwritten and before anything starts. With `is_new_length` it is checked even if the run is complete, because a
-    length below the number of updates that have begun is refused. Raises UserError if the run can't continue.
+    overwritten and before anything starts. With `is_new_length` the checkpoint is checked even if the run is complete,
+    because a new length below the number of updates begun is refused. Raises UserError if the run can't continue.
     """
     if not is_new_length and _is_complete(run_dir, config, dataset, notify):
         return False
@@ -144,7 +144,7 @@ def _has_work_left(
 
 
 def _refuse_if_time_is_over(run_dir: RunDir, config: RunConfig) -> None:
-    """Raise UserError if the time limit has ended the run already.
+    """Raise UserError if the run has already ended because of its time limit.
 
     A run that was interrupted while it was drained or scored is not refused: it continues the drain or the scoring.
     """
@@ -176,17 +176,17 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
 
 
 def resolve_data(settings: DataSettings, notify: Notify) -> PackedDataset:
-    """Return the packed data set, made or downloaded first if needed. Raises UserError if that fails."""
+    """Return the packed data set. Download and pack it first if needed. Raises UserError if that fails."""
     return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
-    """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
+    """Return `config` with values instead of "auto", and with an absolute data directory.
 
-    Label smoothing becomes 0 for an objective without it, unless the user has set it. The optimizer of the network's
-    compile() replaces the rule `compiled`. To find it, a process builds a user's own network. `notify` gets what the user
-    should know about the network before a long training. Raises UserError if settings or network do not fit the
-    examples of the data set.
+    Label smoothing becomes 0 for an objective that does not use it, unless the user has set it. The optimizer of the
+    network's compile() replaces the rule `compiled`. To find that optimizer, a process builds a user's own network.
+    `notify` gets what the user should know about the network before a long training. Raises UserError if settings or
+    network do not fit the examples of the data set.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -241,7 +241,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with row numbers if `training.sample` names files. Raises UserError if it does not fit the data."""
+    """Replace files in `training.sample` of `config` by row numbers. Raises UserError if it does not fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:

@@ -43,7 +43,7 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words how much memory `at_once` runs need together. Each is counted as the largest of `configs`."""
+    """Return in words how much memory `at_once` runs need together, if each is as large as the largest of `configs`."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
         return "unknown, because a network was not measured"
@@ -51,7 +51,7 @@ def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
 
 
 def warning(config: RunConfig, room: FreeMemory) -> str | None:
-    """Return a line for the user if the run needs more memory than there is, else None."""
+    """Return a line for the user if the run needs more memory than is available, else None."""
     needed = needed_bytes(config)
     if needed is None or needed <= room.memory_bytes:
         return None

@@ -1,8 +1,9 @@
-"""Build a user's own network once, in a separate process, before anything else of a run is started.
+"""Build a user's own network once, in a separate process, before a run starts any other process.
 
-The launcher has no TensorFlow in it, so it can't build a network. It starts this file as a program, which does what the
-chief will do: it calls the function, checks the model, and tries its loss and metrics on a batch of zeros. So the user
-reads about a mistake before the run directory has any content. The optimizer of `compile()` comes back as settings.
+The launcher does not import TensorFlow, so it can't build a network. It starts this file as a program, which does what
+the chief will do: it calls the function, checks the model, and tries its loss and metrics on a batch of zeros. So the
+user reads about a mistake before the run directory has any content. The program returns the optimizer of `compile()` as
+settings.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class NetworkFacts(Row):
     Attributes:
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
-      schedule: the settings of the section `schedule` that this optimizer has; empty if its rate is constant.
+      schedule: the settings of the section `schedule` for that optimizer; empty if its rate is constant.
       no_rule: why `optimizer` is empty although the network was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
-      reading: how its outputs or the targets are interpreted, in words, if there is a choice.
-      metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better, or None if
-        that is unknown. None instead of a mapping: the metrics of the objective.
+      reading: how the network's outputs or the targets are interpreted, in words, if there is a choice.
+      metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better ("max" or
+        "min"), or None if that is unknown. If `metrics` itself is None, these metrics are those of the objective.
     """
 
     error: Text | None = None
@@ -68,11 +69,11 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network that can be trained. A network of this package is not built: only `reading` is set.
+    """Return the facts about a network. A network of this package is not built, and only its `reading` is set.
 
-    A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a network
-    is built, because TensorFlow is imported for that, which takes some seconds. Raises UserError if the network can't be
-    built, can't be trained here, or takes longer than `WITHIN_S`.
+    A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a
+    network is built, because the import of TensorFlow takes some seconds. Raises UserError if the network can't be
+    built, can't be trained here, or is not built within `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
         return NetworkFacts(reading=OBJECTIVES[dataset.spec.objective].reading)
@@ -87,13 +88,13 @@ def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ig
 
 
 def described_objective(dataset: PackedDataset, facts: NetworkFacts) -> str:
-    """Return what the network is to predict, in words, and how its outputs or the targets are interpreted."""
+    """Return in words what the network has to predict, and how the outputs or the targets are interpreted."""
     described = OBJECTIVES[dataset.spec.objective].described(dataset.spec.outputs)
     return ", ".join(filter(None, (described, facts.reading)))
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
-    """Return everything on which a network depends, as text. Its precision is chosen later."""
+    """Return everything on which a network depends, as text, except the precision, which is chosen later."""
     network = config.model.model_dump_json(exclude={"precision"})
     return f"{network} {config.training.class_weights}", str(dataset.directory)
 
@@ -102,8 +103,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
 
     The optimizer's schedule replaces schedule `compiled`, and the usual staleness method of the new rule replaces method
-    `compiled`. Other settings that the user has set are kept. Raises UserError if compile() asks for an optimizer that no
-    rule is equivalent to.
+    `compiled`. Other settings that the user has set are kept. Raises UserError if no rule is equivalent to the optimizer
+    of compile().
     """
     if config.optimizer.rule != COMPILED:
         return config
@@ -133,7 +134,7 @@ class Question(Row):
         return cls(config=config.model_dump(mode="json"), dataset=dataset.directory)
 
     def to_json(self) -> str:
-        """Return the question as JSON. `json` can write file names that are not valid Unicode; pydantic can't."""
+        """Return the question as JSON. Unlike pydantic, `json` can write file names that are not valid Unicode."""
         return json.dumps(self.model_dump(mode="json"))
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Run one task of a cluster on several machines: check the input, claim the run, and look after the task's process.
+"""Run one task of a cluster on several machines: check the input, claim the run, and supervise the task's process.
 
-The process that runs TensorFlow is a child, because TensorFlow may hold up its whole process, signals included, while
-it waits for another machine. The process of the command never waits for long, so it hears every signal and keeps every
-limit. Its rules are in one_task_decisions.py.
+The process that runs TensorFlow is a child, because TensorFlow may block its whole process, even its signals, while it
+waits for another machine. The process of the command never waits for long, so it reacts to every signal, and enforces
+every limit. Its rules are in one_task_decisions.py.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class TaskOptions:
     Attributes:
       resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
-      min_workers: the number of workers that is enough to begin; None: all workers, or those that came within a minute.
+      min_workers: the number of workers with which training may begin. If it is None, training begins with all workers,
+        or with those that are there after a minute.
     """
 
     resume: Resume = "auto"
@@ -84,9 +85,9 @@ def run_one_task(
 
     Args:
       config: the configuration, made for a cluster of the size of `topology`.
-      root: the run directory. The leader and the evaluator must share it; every other task may have another one.
+      root: the run directory. The leader and the evaluator must use the same folder. Other tasks may use other folders.
       task_argv: the command of the task's process, as for `run_local`.
-      port_free_within_s: how many seconds to wait until an earlier process of the task has freed its port.
+      port_free_within_s: how many seconds to wait until an earlier process of the task has freed the port.
     """
     _check_cluster(config, topology)
     check_min_workers(options.min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
@@ -142,7 +143,7 @@ class OneTask:
         return self.task == self.topology.leader
 
     def run(self, requests: StopRequests, notify: Notify, loop: type[TaskLoop]) -> int:
-        """Look after the task until it ends; return the exit code. A leader claims the run directory first."""
+        """Supervise the task until it ends, and return the exit code. A leader claims the run directory first."""
         if self.leads and (failure := failed_for_good(self.run_dir)):
             print_error(failure)
             return FAILED_FOR_GOOD
@@ -212,7 +213,7 @@ class OneTask:
     # The methods that the loop calls (`TaskWork`).
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. It writes to this terminal, and ends with this process."""
+        """Start the process that runs TensorFlow. It writes to the same terminal, and ends if this process ends."""
         task = self.task
         arguments = TaskArguments(
             run_dir=self.run_dir.root,
@@ -264,10 +265,10 @@ class OneTask:
 
 
 def failed_for_good(run_dir: RunDir) -> str | None:
-    """Return why the training of a run directory can't continue if it is started again, on one line; None if it can.
+    """Return, on one line, why the training in a run directory can never continue, or None if it may continue.
 
-    Without this check, a leader that is started again would wait for tasks that have ended with the training, and then find
-    that all updates were applied before.
+    Without this check, a leader that is started again would wait for tasks that have ended with the training, and then
+    find that all updates were applied before.
     """
     ended = None
     with contextlib.suppress(UserError):
@@ -288,7 +289,7 @@ def failed_for_good(run_dir: RunDir) -> str | None:
 
 
 def check_named(config: RunConfig) -> None:
-    """Raise UserError if a setting that must be the same on all machines is left to each machine ("auto")."""
+    """Raise UserError if a setting is "auto", although it must be the same on all machines."""
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
@@ -351,12 +352,12 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
 
 
 def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
-    """Return how a task waits for the other tasks. A mode with a fixed number of workers begins with all of them."""
+    """Return how a task waits for the other tasks. A mode with a fixed number of workers needs all of them."""
     return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
 
 
 def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None:
-    """Raise UserError if training can't begin with this number of the cluster's workers. None is always allowed."""
+    """Raise UserError if training can't begin with `min_workers` of the cluster's `workers`. None is always allowed."""
     if min_workers is None or min_workers == workers:
         return
     if min_workers > workers:

@@ -1,7 +1,7 @@
 """Decide what one task of a cluster on several machines does: the rules of the command `task`, as a state machine.
 
-Nothing here restarts a process: the command ends with an exit code, and a scheduler then restarts it or not (`NEVER_RETRY`).
-The rules by which `run` restarts tasks are in decisions.py and recovery.py.
+Nothing here restarts a process. The command ends with an exit code, and a scheduler restarts it unless the code is in
+`NEVER_RETRY`. The rules by which `run` restarts tasks are in decisions.py and recovery.py.
 
 Each method of `TaskDecisions` takes an event and returns actions, which one_task_loop.py carries out. Nothing here uses a
 process, a file or a clock. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
@@ -38,12 +38,12 @@ _AGAIN = f"{_CONTINUES} (exit code {RETRY})"
 
 @dataclass(frozen=True)
 class RendezvousLimits:
-    """Bounds of the wait for other tasks.
+    """The limits of the wait for other tasks.
 
     Attributes:
       wait_s: how long a task waits for the tasks that it needs.
-      least_workers: training begins as soon as this number of workers is there. None: it begins with all of them, or with
-        those that came within `LATE_WORKERS_S`.
+      least_workers: training begins as soon as this number of workers is there. If it is None, training begins with all
+        workers, or with those that are there `LATE_WORKERS_S` seconds after all other tasks.
       needs_all: whether the mode needs all workers.
     """
 
@@ -54,14 +54,14 @@ class RendezvousLimits:
 
 @dataclass(frozen=True)
 class StartProcess:
-    """Start the process that runs TensorFlow. `least_workers`: the number of workers with which a leader begins; None: all."""
+    """Start the process that runs TensorFlow. A leader begins training with `least_workers` workers; None means all."""
 
     least_workers: int | None
 
 
 @dataclass(frozen=True)
 class PassSignalOn:
-    """Forward the signal that this command has received to its process, which then drains the training."""
+    """Send a stop signal to the process of the task, which then drains the training."""
 
     number: int
 
@@ -71,7 +71,7 @@ class EndTask:
     """End the command.
 
     Attributes:
-      outcome: the run's outcome, which a leader writes into the summary before it ends. None: it writes no summary.
+      outcome: the run's outcome, which a leader writes into the summary before it ends, or None to write no summary.
       early_stop: why the training was stopped early, if its patience or time has run out.
       proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
     """
@@ -88,13 +88,14 @@ TaskActions = tuple[TaskAction, ...]
 
 
 class TaskDecisions:
-    """The rules of one task, and what they remember.
+    """The rules of one task, with the state that they need.
 
-    A leader first waits for the other tasks, then starts its process and enforces the time limits. The other tasks start their
-    process at once, and look for the leader from time to time.
+    A leader first waits for the other tasks, then starts its process and enforces the time limits. Other tasks start
+    their process at once, and probe the leader from time to time.
 
-    There are two times. `now_s` also passes while this process is frozen, and limits the waits for other tasks. `awake_s`
-    passes only while this process runs, and limits the task's own process, because both may be frozen together.
+    The methods take two times. `now_s` also advances while the process of the command is frozen, and limits the waits
+    for other tasks. `awake_s` advances only while the process of the command runs, and limits the process of the task,
+    because both processes may be frozen together.
 
     Attributes:
       leads: whether the task is the leader.
@@ -112,7 +113,7 @@ class TaskDecisions:
         total_updates: int | None,
         early_stopping: EarlyStopping,
     ):
-        """Start in the first stage. `early_stopping` has seen no score yet."""
+        """Begin in the first stage. `early_stopping` has not seen a score yet."""
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
@@ -169,9 +170,9 @@ class TaskDecisions:
     def tasks_probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle a probe of all other tasks by a leader that waits. `there`: the tasks that have answered.
+        """Handle a waiting leader's probe of all other tasks. `there`: the tasks that have answered.
 
-        `unknown_hosts`: the hosts of the tasks that have not answered, if this machine can't resolve their names.
+        `unknown_hosts`: the hosts, of the tasks that have not answered, whose names this machine can't resolve.
         """
         limits = self._rendezvous
         missing = [task for task in self.others if task not in there]
@@ -199,7 +200,7 @@ class TaskDecisions:
     # Another task looks for the leader.
 
     def leader_probed(self, answers: bool, unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
-        """Handle a probe of the leader by a task that follows it. `answers`: whether the leader has answered."""
+        """Handle another task's probe of the leader. `answers`: whether the leader has answered."""
         ((leader, address),) = self.others.items()
         if answers:
             self._leader_answered, self._waits_since_s = True, now_s
@@ -222,7 +223,7 @@ class TaskDecisions:
     # The process trains, and ends.
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """Record the mark that training has ended. `mark`: None if there is none, or if it can't be read here."""
+        """Record the mark that training has ended. `mark`: None if there is no mark, or if it can't be read here."""
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
@@ -231,14 +232,14 @@ class TaskDecisions:
         return self._stop_early(awake_s)
 
     def score_seen(self, score: EvaluationRow, awake_s: float) -> TaskActions:
-        """Record a score of the evaluator, which may be older than this leader."""
+        """Record a score of the evaluator. The score may be from before the start of this leader."""
         self._early_stopping.see(score)
         return self._stop_early(awake_s)
 
     def _stop_early(self, awake_s: float) -> TaskActions:
-        """Drain the training if its patience or time has run out.
+        """Drain the training if patience or time has run out.
 
-        No other leader then continues the training, as after Ctrl-C.
+        As after Ctrl-C, no other leader then continues the training.
         """
         if self._early_stopping.due is None or self._stop_signal or self._clock.stage is not RunStage.TRAINING:
             return ()
@@ -248,7 +249,7 @@ class TaskDecisions:
         return Notice(line), PassSignalOn(signal.SIGINT)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
-        """Return the actions whose time has come, after all events of a round. `is_frozen`: the process is stopped."""
+        """Return the actions that are due after all events of a round. `is_frozen`: whether the process is stopped."""
         if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
@@ -258,10 +259,10 @@ class TaskDecisions:
         return self._give_up(what)
 
     def process_ended(self, code: int, stop_signal: int) -> TaskActions:
-        """Handle the end of the process, which this command has not killed.
+        """Handle the end of the task's process, if it was not killed by this command.
 
         Args:
-          code: its exit code, negative if a signal ended it.
+          code: the exit code of the process, negative if a signal ended it.
           stop_signal: the last signal that asked this command to stop, even if it was not reported yet; 0 for none.
         """
         self._stop_signal = stop_signal
@@ -277,7 +278,7 @@ class TaskDecisions:
         return Notice(line), self._ended(128 + number)
 
     def _training_ended(self) -> TaskActions:
-        """Return how the leader ends after its process has reported the end of training."""
+        """Return the actions with which the leader ends after its process has reported the end of training."""
         mark = self._mark
         if mark is None:
             return Notice(TASK_GIVES_UP(f"{self._task} has ended without a result")), self._ended(FAILED)
@@ -292,7 +293,7 @@ class TaskDecisions:
         return line, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
 
     def _is_complete(self, updates: int | None = None) -> bool:
-        """Return whether training is complete, with this number of updates; None: with any number."""
+        """Return whether training is complete, and has made `updates` updates if that number is given."""
         mark = self._mark
         return mark is not None and mark.outcome == "completed" and updates in (None, mark.last_step)
 
@@ -300,7 +301,7 @@ class TaskDecisions:
         return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
 
     def _give_up(self, why: str) -> TaskActions:
-        """Kill a process that may hang, after it has written its stack traces, which show where it hangs."""
+        """End the task and kill its process. Stack traces are written first, to show where the process hangs."""
         line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
         return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
 
@@ -308,7 +309,7 @@ class TaskDecisions:
         return (Kill(self._task),) if self.process_started else ()
 
     def _ended(self, exit_code: int) -> EndTask:
-        """Return the action that ends a task before its training has ended.
+        """Return the action that ends a task before the training has ended.
 
         A leader also writes the summary, unless it has changed nothing in the run.
         """
@@ -324,7 +325,7 @@ class TaskDecisions:
 
 
 def taken(task: Task, topology: ClusterTopology) -> str:
-    """Return an error message about a port that another program has."""
+    """Return an error message for a task whose port is used by another program."""
     return (
         f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there, usually "
         "because another program does: stop that program, or name another port, the same for every task"

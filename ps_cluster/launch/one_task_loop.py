@@ -1,6 +1,7 @@
-"""Look after the process of one task of a cluster on several machines: look, ask `TaskDecisions`, carry out the actions.
+"""Supervise the process of one task of a cluster on several machines: report events to `TaskDecisions`, and act.
 
-Nothing here restarts a process; a scheduler does that. The loop of `run`, which restarts tasks, is in event_loop.py.
+Nothing here restarts a process, because a scheduler does that. The loop of `run`, which restarts tasks, is in
+event_loop.py.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ from ps_cluster.system.child_process import ChildProcess
 from ps_cluster.system.probes import working
 from ps_cluster.system.stop_signals import StopRequests
 
-PROBE_INTERVAL_S = 2.0  # between two probes of the leader, or reads of the mark of the end
+PROBE_INTERVAL_S = 2.0  # between two probes of the leader, or two reads of the mark that training has ended
 GATHER_INTERVAL_S = 1.0  # between two probes of the other tasks by a leader that waits
 STACKS_S = 0.5  # from the request for a process's stack traces until it is killed
 
 
 class TaskWork(Protocol):
-    """Starts the process of a task and writes the files of a leader, for the loop (`OneTask`)."""
+    """The methods of `OneTask` that the loop calls: they start the task's process, and write a leader's files."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
+        """Start the process that runs TensorFlow. A leader begins training with `least_workers` workers; None: all."""
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write the summary and the closing table, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
-        """Write the pids of the workers, by index, whenever they have changed. Raises OSError."""
+        """Write the pids of the workers, by index. The loop calls this when they have changed. Raises OSError."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own."""
+    """The functions by which the loop reads the time, sleeps, and probes other tasks. Tests replace these functions."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -96,9 +97,9 @@ class TaskLoop:
         self._exit_code: int | None = None
 
     def run(self) -> int:
-        """Look after the task until it ends. Return the exit code of the command.
+        """Supervise the task until it ends. Return the exit code of the command.
 
-        Raises Superseded if a newer leader has taken over, after killing the task's process, and UserError if another
+        If a newer leader has taken over, kill the task's process and raise Superseded. Raises UserError if another
         program has the task's port.
         """
         for rows_of_before in (self._progress, self._scores):
@@ -130,7 +131,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """Kill the process and raise Superseded if a newer leader has begun: its work on the servers is then void."""
+        """If a newer leader has begun, kill the task's process, whose work no longer counts, and raise Superseded."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()
@@ -159,7 +160,7 @@ class TaskLoop:
         return checkpoints.ended(self._run_dir.checkpoints)
 
     def _read_rows(self, *, stops: bool) -> None:
-        """Read new rows. `stops`: whether the process still runs, so that a score can stop it early."""
+        """Read new rows. `stops`: whether the task's process still runs, so that rows and scores may stop it early."""
         if not self._decisions.leads or self._child is None:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):

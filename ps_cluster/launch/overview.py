@@ -33,10 +33,10 @@ _COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "
 
 @dataclass(frozen=True)
 class TaskView:
-    """A task, as it is shown. A task that is no longer a member of the cluster has no address, device or TF_CONFIG.
+    """A task as it is shown to users. A task that has left the cluster has no address, device or TF_CONFIG.
 
     Attributes:
-      state: "planned" without a run; else "running", "stopped" by SIGSTOP, "gone", or "elsewhere".
+      state: "planned" if there is no run; else "running", "stopped" by SIGSTOP, "gone", or "elsewhere".
       devices: the names of the devices, as `tf.device` takes them.
     """
 
@@ -55,7 +55,7 @@ class TaskView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A cluster as it is shown: a title, a note, what its tasks send to each other, and the tasks."""
+    """A cluster as it is shown to users: a title, a note, the data that its tasks send to each other, and the tasks."""
 
     title: str
     note: str
@@ -111,7 +111,7 @@ def of_run(root: Path) -> ClusterView:
 
 
 def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
-    """Return the state of a process; "elsewhere" if it runs on another machine, where it can't be observed."""
+    """Return the state of a process, or "elsewhere" if it runs on another machine, where it can't be observed."""
     if cluster.launcher is not None and row.pid is not None:
         return state_of(row.pid, run_dir.root)
     with contextlib.suppress(FileNotFoundError, UserError):

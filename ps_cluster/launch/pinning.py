@@ -1,8 +1,9 @@
 """Choose the cores of this machine that each worker is pinned to.
 
 A worker that moves between cores loses its caches, and workers on the same core evict each other's data. In modes
-without waiting, workers need not be equally fast, so each can keep its core. No worker is pinned under a quota (a
-container with `--cpus`) below the number of visible processors: only the system then knows which of them are free.
+without waiting, workers need not be equally fast, so each worker can keep its cores. No worker is pinned under a quota
+(a container with `--cpus`) below the number of visible processors, because only the system then knows which processors
+are free.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from ps_cluster.config.setting_types import AUTO
 
 
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
-    """Return the cores that a worker may use: its own part if workers are pinned, else all.
+    """Return the cores that a worker may use: its own part of `cores` if workers are pinned, else all.
 
-    "auto" does not pin in modes where fast workers wait for slow ones: three workers on two cores are not equally fast.
-    `usable`: how many of `cores` may be busy at the same time.
+    "auto" does not pin in modes where fast workers wait for slow ones, because e.g. three workers pinned to two cores
+    are not equally fast. `usable`: how many of `cores` may be busy at the same time.
     """
     if usable < len(cores) or not keeps_to_cores(config):
         return cores

@@ -20,10 +20,10 @@ CLUSTER = "the cluster"
 
 
 class RestartPolicy:
-    """Counts the deaths of a streak, and decides when to start again and when to give up. A `key` names what died.
+    """A policy that counts deaths, and decides when to restart something and when to give it up. `key` says what died.
 
-    Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs. `delays_s`: the delays before
-    the restarts of a streak. The last one is repeated.
+    Here the policy counts the deaths of a run's tasks, and in tools/fleet.py the deaths of whole runs. `delays_s`: the
+    delays before the restarts of a streak. The last delay is repeated.
     """
 
     def __init__(self, delays_s: Sequence[float]):
@@ -31,9 +31,9 @@ class RestartPolicy:
         self._deaths: Counter[Hashable] = Counter()
 
     def record_death(self, key: Hashable, most_restarts: float) -> float | None:
-        """Count a death of `key`; return the seconds after which to start it again.
+        """Count a death of `key`. Return the number of seconds after which to restart it.
 
-        Return None to give it up, after `most_restarts` restarts in the streak.
+        Return None if it has to be given up, because it was restarted `most_restarts` times in this streak.
         """
         self._deaths[key] += 1
         if self._deaths[key] > most_restarts:
@@ -41,17 +41,17 @@ class RestartPolicy:
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 
     def deaths(self, key: Hashable) -> int:
-        """Return the number of deaths in the streak of `key`."""
+        """Return the number of deaths in the present streak of `key`."""
         return self._deaths[key]
 
     def end_streak(self, key: Hashable) -> None:
-        """Reset the count of deaths of `key`, which has recovered or starts from the beginning."""
+        """Reset the count of deaths of `key`, because it has recovered or starts from the beginning."""
         del self._deaths[key]
 
 
 @dataclass
 class _Streak:
-    """Deaths without recovery between them, of one task or of the cluster."""
+    """A streak: deaths of one task, or of the whole cluster, without a recovery between them."""
 
     first: TaskExit
     died: set[Task] = field(default_factory=set)
@@ -60,9 +60,9 @@ class _Streak:
 
 
 class Recovery:
-    """Decides how tasks recover from death: each by itself, or all together where a death restarts the whole cluster.
+    """A policy for recovery from deaths: a task restarts alone, or its death restarts all training tasks.
 
-    `Decisions.task_died` turns its answers into actions.
+    `Decisions.task_died` turns the answers of this policy into actions.
     """
 
     def __init__(self, limits: RunLimits, on_death: OnDeaths):
@@ -77,12 +77,12 @@ class Recovery:
         return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_IN_USE
 
     def record_death(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
-        """Count a death; return the seconds after which to start again, None to give up.
+        """Count a death. Return the number of seconds after which to restart, or None to give up.
 
         Args:
-          updates: the highest number of updates that were ever applied. Two deaths of the cluster belong to one streak if no
-            new update came between them, however long that took. For a single task, the time that it lived decides.
-          silent_s: the seconds without an update at the end of the task's life; they do not count as life.
+          updates: the highest number of updates that were ever applied. Two deaths of the cluster belong to one streak
+            if no new update came between them, however long that took. For a single task, its lifetime decides.
+          silent_s: the seconds without an update at the end of the task's life. They do not count as lifetime.
         """
         key = self._key(death)
         streak = self._streaks.get(key)
@@ -99,20 +99,20 @@ class Recovery:
         return delay_s
 
     def first_cause(self, death: TaskExit) -> str:
-        """Return the first death of the streak to which this one belongs, on one line."""
+        """Return a line about the first death of the streak to which `death` belongs."""
         key = self._key(death)
         return f"{self._streaks[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
 
     def others_died(self, task: Task) -> bool:
-        """Return whether, in the streak of the cluster, another task of this type died too.
+        """Return whether another task of this type also died in the present streak of the cluster.
 
-        Then the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
+        If so, the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
         """
         streak = self._streaks.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
         return streak is not None and any(other.type == task.type and other != task for other in streak.died)
 
     def forgive(self, task: Task) -> None:
-        """Reset the count of deaths of the cluster, because it continues without `task`."""
+        """Reset the cluster's count of deaths, because the cluster continues without `task`."""
         if self._on_death[task.type].whole_cluster:
             self._streaks.pop(CLUSTER, None)  # the next death begins a new streak
 
@@ -121,5 +121,5 @@ class Recovery:
 
 
 def delay_text(delay_s: float) -> str:
-    """Return " in 2 s", or nothing for no delay."""
+    """Return a text such as " in 2 s", or "" if there is no delay."""
     return f" in {delay_s:g} s" if delay_s else ""

@@ -22,10 +22,10 @@ LEADER_MESSAGE_INTERVAL_S = 0.5  # between two looks for a message of the leader
 
 
 def serve(config: RunConfig, topology: ClusterTopology, task: Task, *, workspace: Path | None = None) -> None:
-    """Serve until the process is killed. The server listens on every interface, whatever host its address names.
+    """Serve until the process is killed. The server listens on all interfaces, not only on that of the task's address.
 
-    With the task's `workspace`, return when a leader's message there says that training has ended, and raise UserError
-    if the leader refuses this task. Raises tf.errors.UnknownError if the port is taken.
+    With the task's `workspace`, return when a message of the leader in that folder says that training has ended, and
+    raise UserError if the leader refuses this task. Raises tf.errors.UnknownError if the port is taken.
     """
     if workspace is not None:
         forget_leader_message(workspace)
@@ -37,7 +37,7 @@ def serve(config: RunConfig, topology: ClusterTopology, task: Task, *, workspace
 
 
 def start_server(topology: ClusterTopology, task: Task, intra_op_threads: int) -> tf.distribute.Server:
-    """Start the TensorFlow server of a task. `intra_op_threads`: the threads of one operation in a worker."""
+    """Start the TensorFlow server of a task. `intra_op_threads`: the number of threads of one operation in a worker."""
     import_tensorflow()
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.

@@ -1,4 +1,4 @@
-"""Detect workers that live but make no progress: stuck in the kernel, in a deadlock, or under a debugger."""
+"""Detect workers whose process lives but makes no progress, e.g. in the kernel, in a deadlock, or under a debugger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_ROW_S = 1.0
 
 
 class _Worker:
-    """One worker process as seen in the rows of progress. All times in seconds."""
+    """A worker process, as the rows of progress show it. All times are in seconds."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -38,37 +38,38 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
-        """Record any worker's update, `seconds` after the last one. `as_usual`: false after a stall of all workers."""
+        """Record any worker's update, `seconds` after the last one. `as_usual`: False after a stall of all workers."""
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
 
     @property
     def stopped_first(self) -> bool:
-        """True if, since this worker's last update, others had updates for longer than this worker's usual pause."""
+        """True if, after this worker's last update, others had updates for longer than this worker usually pauses."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds per update; None before a second row with updates."""
+        """The mean seconds per update; None until two rows with updates have been read."""
         steps = self.updates - self._first_updates
         return self._working_s / steps if steps else None
 
 
 class SilenceDetector:
-    """Finds silent workers in the rows of progress.
+    """A detector of silent workers, from the rows of progress.
 
-    Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
-    dispatch, or if there are at least as many open dispatches as workers. Towards the end and in a drain there are
-    fewer, and a worker without one is idle. A stall of all workers does not count, because its cause is a save, a
-    parameter server or the machine. It is recognised by the first update after the stall, which comes later than is
-    usual for the worker that made it.
+    A worker is silent while it makes no update, although it has work and other workers make updates. A worker has work
+    if it has done part of an open dispatch, or if at least as many dispatches as workers are open. (Towards the end,
+    and in a drain, fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not
+    count, because its cause is a save, a parameter server or the machine. A stall is recognised by the first update
+    after it, which comes later than is usual for the worker that made this update.
 
-    If all workers stand still although updates are due, the silent worker is the one that clearly stopped first: the
-    others then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a
-    worker that stands still may be waiting, so it only counts while others progress. A silent worker can't be identified
-    in `sync`, in `single`, and where late gradients are dropped, because those leave no trace. There, and
-    where the last dispatch hangs before its first update, only the run's standstill limit applies.
+    If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first: the
+    other workers then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In
+    `bounded`, a worker without updates may be waiting, so its time counts only while others make updates. A silent
+    worker can't be identified in `sync`, in `single`, and if late gradients are dropped, because a dropped gradient
+    leaves no trace. In these cases, and if the last dispatch hangs before its first update, only the standstill limit
+    of the run applies.
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
@@ -78,12 +79,12 @@ class SilenceDetector:
         self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
-        self._ended: Counter[int] = Counter()  # by worker index: how often it was ended as silent
+        self._ended: Counter[int] = Counter()  # by worker index: how often the worker was killed because of silence
         self._seen_s = now_s
         self._still_s = 0.0  # since the last update of any worker, while updates were due
 
     def forget(self) -> None:
-        """Forget all workers and their times. Call it when all processes start again."""
+        """Forget all workers and their times. Call this when all processes start again."""
         self._workers.clear()
         self._still_s = 0.0
 
@@ -108,7 +109,7 @@ class SilenceDetector:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """Return the workers that certainly have work. `dispatches`: see `WorkFile`."""
+        """Return the indices of the workers that certainly have work. `dispatches`: see `WorkFile`."""
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}
@@ -128,9 +129,9 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Return the worker that has been silent longest of those past their deadline, and forget it; None if there is none.
+        """Forget and return the worker that is silent longest of those past their deadline, or return None.
 
-        Call it only to end this worker's process: the next process of this worker gets a deadline twice as long.
+        Call this only to end the process of that worker. The worker's next process gets a deadline twice as long.
         """
         overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
         if not overdue:
@@ -152,7 +153,7 @@ class SilenceDetector:
         return worker.passed_s + self._still_s * stopped_first
 
     def _deadline_s(self, index: int) -> float:
-        """Return how many seconds a worker may be silent. This time doubles whenever the worker is killed as silent."""
+        """Return how many seconds a worker may be silent. Each kill for silence doubles the time, up to a limit."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

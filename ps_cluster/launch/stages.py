@@ -16,7 +16,7 @@ from ps_cluster.runs.training_phases import BEGUN
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits in seconds. They count only time in which the process that checks them runs (ps_cluster/clock.py)."""
+    """Time limits in seconds. They do not count time in which the process that checks them is stopped (clock.py)."""
 
     look_every_s: float = 0.2
     startup_s: float = 180.0  # until training begins
@@ -45,7 +45,7 @@ class RunLimits:
 
 
 class RunStage(Enum):
-    """Starting → training (→ draining) → scoring. A death that restarts the whole cluster leads back to starting."""
+    """A stage: starting → training (→ draining) → scoring. A restart of all training tasks leads back to starting."""
 
     STARTING = "starting"
     TRAINING = "training"
@@ -54,10 +54,10 @@ class RunStage(Enum):
 
 
 class StageClock:
-    """Measures for how long a run has made no progress in its present stage.
+    """A clock that measures for how long a run has made no progress in its present stage.
 
-    Updates are progress in training and in a drain, and scores are progress in scoring. `limits`: the present time limits.
-    They grow with the wait that the leader announces in its rows.
+    Progress means updates in the stages training and draining, and scores in the stage scoring. `limits`: the present
+    time limits. They grow with the wait that the leader announces in its rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -69,7 +69,7 @@ class StageClock:
         self.stage, self._moved_s = stage, now_s
 
     def restart(self, now_s: float) -> None:
-        """Restart the time limit of the stage, because there was progress in it."""
+        """Restart the time limit of the stage, because the run has made progress."""
         self._moved_s = now_s
 
     @property
@@ -89,7 +89,7 @@ class StageClock:
         return begins
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
-        """Return what did not happen, and for how long, if the limit of the stage is exceeded; else None."""
+        """Return a text that says what did not happen, and for how long, if the stage's limit is exceeded, or None."""
         limit_s, message = {
             RunStage.STARTING: (self.limits.startup_s, "training did not begin"),
             RunStage.TRAINING: (self.limits.standstill_s, "training stands still: no update"),
@@ -100,17 +100,17 @@ class StageClock:
 
 
 class FrozenProcesses:
-    """Finds processes that were stopped (SIGSTOP) for too long. They are killed, so that they can't wake up later."""
+    """A detector of processes that are stopped (SIGSTOP) for too long. They are killed, so that they can't wake up."""
 
     def __init__(self, limit_s: float):
         self.limit_s = limit_s
         self._since_s: dict[Task, float] = {}
 
     def take_overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return the `frozen` tasks that have been stopped for `limit_s` seconds or longer, and start counting again for them.
+        """Return the tasks that have been stopped for `limit_s` seconds or longer.
 
         Args:
-          frozen: all tasks that are stopped now. A task that is still stopped is returned again after another `limit_s`.
+          frozen: all tasks that are stopped now. A task that stays stopped is returned again after another `limit_s`.
         """
         self._since_s = {task: self._since_s.get(task, now_s) for task in frozen}
         overdue = [task for task, since_s in self._since_s.items() if now_s - since_s >= self.limit_s]

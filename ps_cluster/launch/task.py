@@ -1,7 +1,7 @@
 """Run the process of a task: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
-Its exit code is one of errors.py. If it was asked to stop twice, the exit code is that of the second signal.
-The error is written to `RunDir.error(task)`.
+The exit code of the process is one of those in errors.py, or that of the second signal if it was asked to stop twice.
+If the task fails, the error is written to `RunDir.error(task)`.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ from ps_cluster.training.job import TrainingJob
 
 
 def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
-    """Carry out one task of a run and end the process.
+    """Carry out one task of a run, and then end the process.
 
     Args:
-      words: the arguments; None: those of this process.
+      words: the arguments, or None for those of this process.
       trainer: called in the leader instead of `Mode.train`.
     """
     die_with_launcher()
@@ -105,9 +105,9 @@ def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], Non
 
 
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
-    """Run `body` and return the exit code for `leave`.
+    """Run `body`, record its error, and return the exit code for `leave`.
 
-    A task without a launcher (`alone`) has to find out itself whether another task was lost first.
+    A task without a launcher (`alone`) has to find out itself whether its error is due to the loss of another task.
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -119,9 +119,9 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
 
 
 def _superseded() -> Superseded | None:
-    """Return the reason why this leader must not write any more; None if it may write, or if the task is no leader.
+    """Return the error if a newer leader has replaced this leader, which must not write any more; else None.
 
-    A newer leader closes the queues at which graphs of this leader wait. These graphs then fail with TensorFlow's errors.
+    A newer leader closes the queues at which graphs of this leader wait, which then fail with TensorFlow's errors.
     """
     try:
         writing.check()
@@ -153,7 +153,7 @@ def run_task(
     leading: LeaderStart = LeaderStart(),
     trainer: Callable[[TrainingJob], None] | None = None,
 ) -> None:
-    """Run the body of `task`. With a launcher, this returns only in the leader and the evaluator."""
+    """Run the work of `task` in this process. With a launcher, this returns only in the leader and the evaluator."""
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
     os.environ.update(own)
@@ -189,11 +189,11 @@ def run_task(
 
 
 def _drain_on_signal(*, kept: bool) -> Drain:
-    """Return an event that the first stop signal sets. The second one ends the process, unless its parent does (`kept`).
+    """Return an event that the first stop signal sets. The second ends this process, unless the parent does (`kept`).
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
-    TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started earlier would
-    take them.
+    TensorFlow. Blocking the signals for a `sigwait` does not work, because a thread that a library has started earlier
+    would take them.
     """
     drain = Drain()
     reader, writer = os.pipe()
@@ -218,7 +218,7 @@ def _drain_on_signal(*, kept: bool) -> Drain:
 
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
-    """Write the error that ended the task; return its exit code."""
+    """Write the error that ended the task, and return the exit code of the task."""
     bad_input, is_one_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
     lines = one_line(str(error)) if is_one_line else reason_of(error)
     with contextlib.suppress(OSError):  # the disk may be full

@@ -16,13 +16,13 @@ class TaskArguments:
     """The arguments of a task's process. The process reads settings and data from files in the run directory.
 
     Attributes:
-      cores: the numbers of the cores that the task may use; empty: all cores that its parent may use.
+      cores: the numbers of the cores that the task may use. If it is empty, the task may use those of its parent.
       resume: whether the training continues from a checkpoint or snapshot.
-      least_workers: for a leader: training begins with this number of workers, and other workers may come later. None:
-        it begins with all of them.
+      least_workers: the number of workers with which a leader begins training; other workers may come later. If it is
+        None, training begins with all workers.
       alone: whether the task has no launcher (command `task`). It then reads settings and data from its workspace.
-      term: only with `alone`: the term that the command `task` has claimed for this leader; 0: the process claims one if
-        it leads.
+      term: only with `alone`: the term that the command `task` has claimed for this leader. If it is 0, the process of
+        a leader claims a term itself.
       wait_s: only with `alone`: how many seconds an evaluator waits for the training.
     """
 
@@ -36,7 +36,7 @@ class TaskArguments:
     wait_s: float = math.inf
 
     def argv(self) -> tuple[str, ...]:
-        """Return the words of the command line. The list of processes shows them, with the folder of the run."""
+        """Return the words of the command line. They show the folder of the run in the system's list of processes."""
         words = ["--run-dir", str(self.run_dir), "--type", self.task.type, "--index", str(self.task.index)]
         if self.cores:
             words += ["--cores", ",".join(map(str, self.cores))]
@@ -50,7 +50,7 @@ class TaskArguments:
 
     @classmethod
     def parse(cls, words: Sequence[str] | None = None) -> TaskArguments:
-        """Parse the words that `argv` returns; None: those of this process's command line."""
+        """Parse the words that `argv` returns. If `words` is None, parse the command line of this process."""
         parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
         parser.add_argument("--run-dir", type=Path, required=True)
         parser.add_argument("--type", required=True)

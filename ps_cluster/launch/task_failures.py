@@ -20,7 +20,7 @@ MESSAGE_CHARACTERS = 500
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Return a UserError for an error in the user's own computation, which every start would repeat; else the error itself."""
+    """Convert an error in the user's own computation to a UserError, as it would occur again; else return `error`."""
     for cause in _causes(error):
         if failure := failure_of_computation(cause):
             return FailedComputation(failure).with_traceback(error.__traceback__)
@@ -28,7 +28,7 @@ def as_failure(error: BaseException) -> BaseException:
 
 
 def as_loss(error: BaseException) -> BaseException:
-    """Return a LostTask if an error shows that another task was lost; else what `as_failure` returns."""
+    """Convert an error that shows the loss of another task to a LostTask. Pass any other error to `as_failure`."""
     for cause in _causes(error):
         if getattr(cause, "error_code", None) in _LOST:
             match = _LOST_TASK.search(str(cause))
@@ -39,7 +39,7 @@ def as_loss(error: BaseException) -> BaseException:
 
 
 def is_taken_port(error: BaseException) -> bool:
-    """Return whether a server could not start because another program has its port."""
+    """Return whether an error says that a server could not start because another program has the port."""
     return any(
         _NO_SERVER in str(cause) or getattr(cause, "errno", None) == errno.EADDRINUSE for cause in _causes(error)
     )

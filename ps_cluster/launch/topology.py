@@ -18,7 +18,7 @@ from ps_cluster.system.addresses import host_and_port
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a cluster's description, and the names of its fields there, for messages."""
+    """The source of a cluster's description, and the names of the fields in this source, for messages."""
 
     name: str
     jobs: str  # the field with the task types; "" if they are at the top level
@@ -26,7 +26,7 @@ class Origin:
     index: str
 
     def field(self, kind: str = "") -> str:
-        """Return the name of the field of task type `kind`; without `kind`, of the field that holds all task types."""
+        """Return the name of the field for task type `kind`; without `kind`, that of the field with all task types."""
         return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
 
 
@@ -60,7 +60,7 @@ class ClusterTopology:
     ) -> ClusterTopology:
         """Return a cluster of tasks of these types on 127.0.0.1, with ports that were free a moment ago.
 
-        The number of `workers` includes those in `absent`.
+        `workers`: the number of workers, including those in `absent`.
         """
         counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers}
         cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in types}
@@ -68,7 +68,7 @@ class ClusterTopology:
 
     @classmethod
     def of_run(cls, tasks: Sequence[TaskRow]) -> ClusterTopology:
-        """Return the cluster that cluster.json describes. Its rows have no gap: a worker that was stopped keeps its row."""
+        """Return the cluster that cluster.json describes. No row is missing, because a stopped worker keeps its row."""
         cluster = {
             kind: [
                 task.address
@@ -87,7 +87,7 @@ class ClusterTopology:
 
     @property
     def size(self) -> NamedLayer:
-        """The number of tasks of each type, as settings."""
+        """The numbers of workers and parameter servers, as a layer of settings."""
         keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
         counts = {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
         return NamedLayer(self.origin.name, nested(counts))
@@ -109,7 +109,7 @@ class ClusterTopology:
         return Task(leader_type(self.cluster), 0)
 
     def computes_gradients(self, task: Task) -> bool:
-        """Return whether `task` needs the training examples: a worker does, and a chief without workers."""
+        """Return whether `task` computes gradients from examples, as workers do, and a chief without workers."""
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     @property
@@ -122,7 +122,7 @@ class ClusterTopology:
         return [Task(WORKER, index) for index in sorted(self.absent)]
 
     def with_workers(self, *, started: Iterable[Task] = (), stopped: Iterable[Task] = ()) -> ClusterTopology:
-        """Return the same cluster after some of its workers were started or stopped."""
+        """Return the cluster after workers were started or stopped."""
         absent = self.absent - {task.index for task in started} | {task.index for task in stopped}
         return replace(self, absent=absent)
 
@@ -143,7 +143,7 @@ class ClusterTopology:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts of all members, each once, whether they run or not."""
+        """The hosts of all members, without duplicates, including members that do not run."""
         addresses = (address for those in self.cluster.values() for address in those)
         return list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
 

@@ -17,8 +17,9 @@ from ps_cluster.training.agreement import CompatibilityFingerprint
 def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset, *, computes_gradients: bool) -> None:
     """Make the task's working directory and change into it.
 
-    It holds `agreement.json`, which the leader compares with its own. For a task that computes gradients it also holds
-    links to the training examples of this machine's packed data set, and `identity`, int64 [2]: the task's index and pid.
+    The directory contains `agreement.json`, which the leader compares with its own file. For a task that computes
+    gradients, it also contains links to the training examples of this machine's packed data set, and `identity`, a file
+    with the task's index and pid, int64 [2].
     """
     directory = run_dir.workspace(task)
     directory.mkdir(parents=True, exist_ok=True)

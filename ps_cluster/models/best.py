@@ -1,4 +1,4 @@
-"""Load the best model of a run, and check before a run that it can be loaded afterwards."""
+"""Load the best model of a run, and check before the run that its best model can be loaded afterwards."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
 
 def is_built_by_code(name: str) -> bool:
-    """Return whether a network is built by a user's code: neither a network of this package nor a saved model."""
+    """Return whether a network is built by a user's code, and is not one of this package or a saved model."""
     return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
 
 
 def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
-    """Return a network in the form in which the evaluator saves it, with untrained weights."""
+    """Return a network, with untrained weights, that has the layers with which the evaluator saves it."""
     model = build(settings, spec, seed=0)
     return judge_of(spec, model=model).finished(model)
 
@@ -51,8 +51,8 @@ def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
 def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
     """Save a network and load it again, as the evaluator and `predict` do hours later.
 
-    Return why Keras alone can't load the file, on one line; None if it can. Raises ValueError if the network can't be
-    saved, or the saved file can't be loaded.
+    Return one line that says why Keras can't load the file without the user's code, or None if it can. Raises
+    ValueError if the network can't be saved, or if the saved file can't be loaded even with that code.
     """
     saved = judge_of(spec, model=model).finished(model)
     with tempfile.TemporaryDirectory(prefix="ps-cluster-saved-") as folder:
@@ -78,7 +78,7 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
 
 
 def _why_keras_cannot_load(saved: keras.Model, file: Path) -> str | None:
-    """Return why Keras can't load the file without the user's code, on one line; None if it can."""
+    """Return one line that says why Keras can't load the file without the user's code, or None if it can."""
     kinds = map(type, layers_of(saved))
     if own := dict.fromkeys(
         kind.__name__ for kind in kinds if not kind.__module__.startswith(("keras.", "ps_cluster."))

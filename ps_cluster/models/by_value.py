@@ -1,4 +1,4 @@
-"""Send other processes a Keras model that uses classes or functions of a script.
+"""Send a Keras model that uses classes or functions of a script to other processes.
 
 A .keras file contains only the names of such classes and functions, and only the script can resolve these names. So the
 file is sent together with the classes and functions, wrapped in a function that cloudpickle can write.
@@ -29,8 +29,8 @@ OwnObjects: TypeAlias = Mapping[str, type | FunctionType]
 def own_objects(model: keras.Model) -> OwnObjects:
     """Return, by name, the classes and functions that a saved model refers to and that Keras does not define.
 
-    They are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used instead
-    of such classes. Objects that the script has registered with Keras also appear under their registered names.
+    They define layers, losses, metrics, optimizers, initialisers and so on. Classes and functions that the script has
+    registered with Keras appear a second time, under their registered names.
     """
     found: dict[str, type | FunctionType] = {}
     for thing in _parts_of(model):
@@ -61,7 +61,7 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: OwnObjects) -> kera
 
 
 def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
-    """Return whether `kind` is a layer class without a `get_config`, whose `__init__` takes no `**kwargs`."""
+    """Return whether `kind` is a layer class that has no `get_config`, and an `__init__` without `**kwargs`."""
     if not (isinstance(kind, type) and issubclass(kind, keras.Layer)):
         return False
     layer: Any = kind
@@ -71,17 +71,17 @@ def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
 
 
 class _LayerByArguments:
-    """Replaces a layer class without `get_config` while a model is loaded.
+    """A substitute for a layer class without `get_config`, while a model is loaded.
 
-    Keras records the arguments with which such a layer was created, and saves them together with `trainable` and
-    `dtype`. To load the layer, Keras passes all of them to `__init__`, which fails if it takes no `**kwargs`.
+    Keras records the arguments with which a layer of such a class was created, and saves them together with `trainable`
+    and `dtype`. To load the layer, Keras passes all these values to `__init__`, which fails if it has no `**kwargs`.
     """
 
     def __init__(self, kind: type[keras.Layer]):
         self._kind = kind
 
     def from_config(self, config: Mapping[str, Any]) -> keras.Layer:
-        """Return a layer that was created with the saved arguments, with `trainable` and `dtype` set afterwards."""
+        """Create a layer with the saved arguments, set its `trainable` and `dtype`, and return it."""
         taken = inspect.signature(self._kind.__init__).parameters
         layer = self._kind.from_config({name: value for name, value in config.items() if name in taken})
         if "dtype" not in taken:
@@ -107,7 +107,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield the objects in a value that Keras saves by name: functions, and objects with a configuration."""
+    """Yield the functions, and the objects with `get_config` except layers, in a list or in a single value."""
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
             yield one

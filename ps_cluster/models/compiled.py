@@ -30,13 +30,14 @@ Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 
 
 class MicroBatch(NamedTuple):
-    """Factors for losses that are not a mean over the examples, if a batch is cut into equal micro-batches.
+    """The factors by which losses are multiplied in one of the equal micro-batches of a batch.
 
-    If each micro-batch's loss is multiplied by its factor, the mean over the micro-batches is the loss of the batch.
+    There is one factor for losses that are sums over the examples, and one for weighted means. With them, the mean over
+    the micro-batches is the loss of the batch.
     """
 
     of_sum: tf.Tensor  # float32 [], the number of micro-batches
-    of_weighted_mean: tf.Tensor  # float32 [], that number times this micro-batch's share of the batch's weights
+    of_weighted_mean: tf.Tensor  # float32 [], `of_sum` times this micro-batch's share of the batch's total weight
 
 
 def has_loss(model: keras.Model) -> bool:
@@ -61,9 +62,9 @@ class CompiledLoss:
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
-        """Return index of an output → its loss. Raises ValueError if Keras can't match losses and outputs.
+        """Return the losses, by the index of their output. Raises ValueError if Keras can't match losses and outputs.
 
-        `targets`: the targets of one example, in the form that losses take. `outputs`: tensors in the outputs' shapes.
+        `targets`: the targets of one example, as the losses take them. `outputs`: tensors in the shapes of the outputs.
         """
         try:
             with tf.init_scope():
@@ -94,7 +95,7 @@ class CompiledLoss:
         return graph(*given, part)
 
     def mean(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the loss of a batch as a mean over its examples, float32 []: a loss that is a sum is divided by B."""
+        """Return the mean loss of the B examples of a batch, float32 []. A loss that is a sum is divided by B."""
         with tf.init_scope():
             _build(self._compiled, targets, outputs)
         size = tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32)
@@ -102,7 +103,7 @@ class CompiledLoss:
         return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
 
     def check_on(self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None) -> None:
-        """Check the loss on a batch. Raises ValueError if it fails, or if nothing could be learned from it."""
+        """Check the loss on a batch. Raises ValueError if it fails, is not a single number, or has no gradient."""
         try:
             with tf.GradientTape() as tape:
                 tape.watch(keras.tree.flatten(outputs))
@@ -139,7 +140,7 @@ class CompiledLoss:
     def _losses(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None
     ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
-        """Yield each loss and its value, weighted."""
+        """Yield each loss, and its value multiplied by the loss's weight in compile()."""
         flat_targets, flat_outputs = _of_each(outputs, targets), keras.tree.flatten(outputs)
         for one in losses_of(self._compiled):
             place = _place_of(one, outputs)
@@ -156,7 +157,7 @@ def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: Micro
 
 
 class CompiledMetrics:
-    """The metrics that a model was compiled with, accumulated over batches. Without metrics it does nothing."""
+    """The metrics that a model was compiled with, accumulated over batches. Without metrics, the methods do nothing."""
 
     def __init__(self, model: keras.Model):
         """Take the metrics of a model."""
@@ -170,7 +171,7 @@ class CompiledMetrics:
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
     def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
-        """Update the metrics with a batch. In a graph, the variables of the metrics are created outside of the graph.
+        """Update the metrics with a batch. If this is called in a graph, their variables are created outside of it.
 
         `probabilities`: the outputs as probabilities, in the same structure.
         """
@@ -185,7 +186,7 @@ class CompiledMetrics:
         self._update(targets, outputs, probabilities)
 
     def check_on(self, targets: Targets, outputs: Outputs) -> None:
-        """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or does not return a number."""
+        """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or returns no single number."""
         if self._metrics is None:
             return
         try:
@@ -212,7 +213,7 @@ class CompiledMetrics:
                 raise ValueError(f"metric '{metric.name}': {_as_text(error)}") from error
 
     def take_results(self) -> dict[str, float]:
-        """Return name → value of all metrics that are finite numbers, and reset them."""
+        """Return the values of the metrics, by name, and reset the metrics. Values that are not finite are left out."""
         if self._metrics is None or not self._metrics.built:
             return {}
         values = {name: float(value) for name, value in self._metrics.result().items()}
@@ -245,7 +246,7 @@ def _of_each(outputs: Outputs, targets: Targets) -> list[tf.Tensor]:
 
 
 def _in_place_of(outputs: Outputs, targets: Targets) -> Outputs:
-    """Return the targets of each output in the structure of the outputs."""
+    """Return the targets of all outputs, in the same nested structure as the outputs."""
     found: Outputs = keras.tree.pack_sequence_as(outputs, _of_each(outputs, targets))
     return found
 

@@ -15,7 +15,7 @@ from ps_cluster.private_names import attributes_outside_config
 
 
 def optimizer_of(model: keras.Model) -> keras.Optimizer | None:
-    """Return the optimizer of a model's compile(); None without compile(), where Keras sets no such attribute."""
+    """Return the optimizer of a model's compile(). Return None without compile(), as Keras then sets no `optimizer`."""
     return getattr(model, "optimizer", None)
 
 
@@ -62,7 +62,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
 def schedule_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `schedule` that is equivalent to a compiled optimizer's schedule; {} if its rate is constant.
 
-    Raises ValueError if the schedule is not one of Keras's.
+    Raises ValueError if the schedule is not one of Keras's own schedules.
     """
     optimizer = optimizer_of(model)
     rate = None if optimizer is None else optimizer.get_config()["learning_rate"]

@@ -25,12 +25,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class NetworkPart:
-    """A device's share of a network."""
+    """The part of a network that one device computes."""
 
     device: str
     positions: np.ndarray  # int64 [k], the positions of its weights in the vector of the whole network
-    layout: FlatLayout  # of its weights
-    statistics: int  # their number. The statistics of all parts, end to end, are those of the network
+    layout: FlatLayout  # the layout of its weights
+    statistics: int  # the number of its statistics. All parts' statistics, end to end, are those of the network
     layers: str  # the names of its layers, for the log
 
 
@@ -38,12 +38,12 @@ class PartedForward(NamedTuple):
     """The result of a forward pass, in training mode, of a network in parts. Compare `flat.Forward`."""
 
     outputs: Outputs
-    fresh: list[tf.Tensor]  # for each part float32 [m of the part], the fresh part of its statistics
+    fresh: list[tf.Tensor]  # for each part, float32 [m of the part]: `flat.Forward.fresh` of its statistics
     losses: list[tf.Tensor]  # [] each
 
 
 class PartedNetwork(Protocol):
-    """A network in parts, each on its device, as a pure function of a vector of weights for each part."""
+    """A network in parts, each on its own device, as a pure function that takes a vector of weights for each part."""
 
     parts: list[NetworkPart]
     output_device: str  # the device that returns the outputs
@@ -64,7 +64,7 @@ class PartedNetwork(Protocol):
 
 
 def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Tensors) -> Result:
-    """Compute `function(*given)`, and later its backward pass, on a device. Return tensors in any structure.
+    """Compute `function(*given)`, and later its backward pass, on a device. Return its tensors, in any structure.
 
     With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """
@@ -89,7 +89,7 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return a network as a functional model; for a Sequential, its inner model. Raises ValueError for a user's class."""
+    """Return a functional model itself, or the inner model of a Sequential. Raises ValueError for a user's class."""
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(

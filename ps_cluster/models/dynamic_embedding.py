@@ -13,7 +13,7 @@ from ps_cluster.models.keyed_rows import EMPTY, WAYS, KeyedRows, fingerprints
 
 @keras.saving.register_keras_serializable("ps_cluster")
 class DynamicEmbedding(keras.Layer):
-    """An embedding whose rows appear when their keys are first seen. `ps_cluster.fit` and `ps-cluster run` train it.
+    """An embedding that has rows only for keys that were trained. `ps_cluster.fit` and `ps-cluster run` can train it.
 
         users = keras.Input([1], dtype="int64")
         vectors = ps_cluster.layers.DynamicEmbedding(budget=1_000_000, output_dim=16)(users)
@@ -21,10 +21,10 @@ class DynamicEmbedding(keras.Layer):
     Each key has a row of its own; two keys never share one. A key without a row has its initial value, which depends
     only on `seed` and the key. The parameter servers give a key a row at the first update, or the `admit_after`-th,
     that has a gradient for it. Until then its gradients are dropped. A row is evicted after `expire_after` versions
-    without an update, or when its place is needed: the places are divided into buckets of 16, and each key belongs to
-    one bucket. If that bucket is full, the row that was unused for the longest time is evicted. A key whose row was
-    evicted starts again from its initial value. Buckets fill unevenly. With a budget of 1.33 times the number of keys
-    in use, 2 % of these keys have no row at any one time. With a budget of twice that number, 0.1 % have no row.
+    without an update, or when another key needs its place. The places are divided into buckets of 16, and each key
+    belongs to one bucket. If that bucket is full, the row that was unused for the longest time is evicted. A key whose
+    row was evicted starts again from its initial value. Buckets fill unevenly. With a budget of 1.33 times the number
+    of keys in use, 2 % of these keys have no row at any one time. With twice that number, 0.1 % have no row.
 
     In plain Keras the layer looks up the keys that were trained, and gives all other keys their initial value.
     `Model.fit` can train a model with this layer only after `layer.trainable = False`.

@@ -36,8 +36,8 @@ class Table:
     """An embedding layer whose rows are pulled and pushed individually."""
 
     layer: TableLayer
-    group: int  # the number of its group
-    first: int  # the number of its first row within the group
+    group: int  # the number of the table's group
+    first: int  # the number of the table's first row within the group
 
     @property
     def rows(self) -> int:
@@ -46,7 +46,7 @@ class Table:
 
     @property
     def keyed(self) -> KeyedRows | None:
-        """The form of a table whose rows are found by their keys; None if its rows are numbered."""
+        """The buckets and other properties of a table whose rows are found by keys; None if its rows are numbered."""
         return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
 
     @property
@@ -55,18 +55,18 @@ class Table:
 
 
 class TableCall(NamedTuple):
-    """A call of a table's layer with ids, int64 [k]: rows of this table, or keys."""
+    """A call of a table's layer. The ids, int64 [k], are numbers of the table's rows, or keys of a table of keys."""
 
     table: Table
     ids: tf.Tensor
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a group; these groups come last."""
+    """The tables of a network, in groups of equal width. Each table of keys is a separate group, after all others."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
-        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))  # of the groups
+        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))  # the width of each group
         self.tables: list[Table] = []  # in the order of the network's layers
         self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → the table of keys that is this group
         rows = [0] * len(self.widths)
@@ -109,12 +109,12 @@ class Tables:
         return values
 
     def keyed_parts(self) -> dict[int, KeyedPart]:
-        """Return, for each group that is a table of keys, its form and the keys that it has at the start."""
+        """Return the tables of keys, with the keys that they have at the start, by the number of their group."""
         return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
-        """Let `look_up` answer the calls of the tables' layers within the block, in which a network is traced."""
+        """Call `look_up` instead of the tables' layers within the block. The network is traced in the block."""
 
         def call(layer: TableLayer, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
             return look_up(layer, ids)
@@ -127,7 +127,7 @@ class Tables:
             yield
 
     def recording(self, calls: list[TableCall], value: tf.Tensor | float = 0.0) -> LookUp:
-        """Return a function that appends each call to `calls`, and answers with vectors full of `value`."""
+        """Return a look-up function that appends each call to `calls`, and returns vectors filled with `value`."""
 
         def look_up(layer: TableLayer, ids: tf.Tensor) -> tf.Tensor:
             table = self._of_layer[id(layer)]
@@ -140,7 +140,7 @@ class Tables:
         return look_up
 
     def table_rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
-        """Return the distinct rows that calls look up, for this number of servers. A step with an invalid id fails."""
+        """Return the distinct rows that the calls look up, sorted by server. A step with an invalid id fails."""
         ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
             asked = [call for call in calls if call.table.group == group]
@@ -159,10 +159,10 @@ class Tables:
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
-        """Return a function that answers each call with vectors from the pulled rows.
+        """Return a look-up function that returns vectors from the pulled rows.
 
-        `values`: the rows of each group, [u, width]. The layers have to be called in the same order as in the pass from
-        which `rows` was computed.
+        `values`: the pulled rows of each group, [u, width]. The layers have to be called in the same order as in the
+        forward pass from which `rows` was computed.
         """
         # All calls share one gather and one split, because the gradient of a slice would be as large as all vectors.
         vectors = [
@@ -177,7 +177,7 @@ class Tables:
         return look_up
 
     def _shaped(self, vectors: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Return vectors [k, width] in the shape of the k ids, [..., width]."""
+        """Return the vectors [k, width] of k ids, reshaped to [..., width], where [...] is the shape of `ids`."""
         width = vectors.shape[-1]
         return tf.ensure_shape(tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0)), [*ids.shape, width])
 
@@ -193,9 +193,10 @@ def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
 
 
 def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tensor:
-    """Return the numbers, within the group, of the rows in all calls of one group: int64 [sum of sizes].
+    """Return the row numbers, within a group, that all calls of the group look up: int64 [sum of sizes].
 
-    The ids of all calls are checked at once, because the graph of 26 tables with a check each takes seconds to build.
+    The ids of all calls are checked together, because a graph with a separate check for each of 26 tables takes
+    seconds to build.
     """
     ids = tf.concat([call.ids for call in calls], 0)
     call_of = tf.searchsorted(tf.cumsum(sizes), tf.range(tf.size(ids)), side="right")

@@ -1,4 +1,4 @@
-"""Follow a network's outputs back through its graph, to the activation and the trained weights that determine them."""
+"""Follow the outputs of a network back through its graph, to the last activation and the last trained weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims",
 
 
 def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
-    """Return the softmax or sigmoid that made a tensor of a graph; None if neither did.
+    """Return the softmax or sigmoid operation that made a tensor of a graph, or None if the tensor was made otherwise.
 
-    A mean of several tensors counts if each of these tensors was made by such an operation. Then the operation of the
-    last of them is returned.
+    For a mean of several tensors that were all made by a softmax or sigmoid, return the operation of the last tensor.
     """
     tensor = _source_of(tensor)
     if tensor.op.type not in _MEANS:
@@ -40,16 +39,16 @@ _ACTIVATIONS = {
 
 
 def activation_name(tensor: tf.Tensor) -> str:
-    """Return Keras's name of the activation that made a tensor of a graph; "" if none is known."""
+    """Return Keras's name of the activation that made a tensor of a graph, or "" if no known activation made it."""
     return _ACTIVATIONS.get(_source_of(tensor).op.type, "")
 
 
 class Reach(NamedTuple):
-    """Describes how the trained weights of a network can change its outputs."""
+    """The changes of a network's outputs that its trained weights can cause."""
 
     any_scale: bool  # whether the weights can multiply the outputs by any number
     any_place: bool = False  # whether the weights can add any number to the outputs
-    unscaled: bool = True  # whether the outputs are not multiplied by a constant, which may set their units
+    unscaled: bool = True  # false if the outputs are multiplied by a constant, which may set their units
 
 
 def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
@@ -89,7 +88,7 @@ def _is_trained(tensor: tf.Tensor, trainable: frozenset[str]) -> bool:
 
 
 def _source_of(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor behind the operations that have only passed it on."""
+    """Return the tensor that `tensor` was made from by operations that only cast, reshape or pass on their input."""
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
     return tensor

@@ -19,7 +19,7 @@ from ps_cluster.private_names import made_by, wrapped_by
 
 
 class NetworkEnd:
-    """The end of a network: its outputs in a graph outside of training, and what they mean.
+    """The end of a network: its outputs, traced in a graph for inference, and what they mean.
 
     Methods about a single output refer to the output that predicts the target. If all outputs predict the same target,
     they refer to the first output.
@@ -31,7 +31,7 @@ class NetworkEnd:
         self._of_all = spec
 
     def of(self, array: str) -> NetworkEnd:
-        """Return the `NetworkEnd` for the targets in another array."""
+        """Return a `NetworkEnd` of the same network for the output whose targets are in another array."""
         other = NetworkEnd(self._model, self._of_all, array)
         other._graph = self._graph
         return other
@@ -42,14 +42,14 @@ class NetworkEnd:
 
     @property
     def arrays(self) -> list[str]:
-        """For each output, the array with its targets. Raises ValueError if targets and outputs don't match."""
+        """The name of the array with each output's targets. Raises ValueError if targets and outputs don't match."""
         if self._of_all.others:
             return target_names(self._model, self.structure, self._of_all)
         return [TARGET] * len(self._graph.tensors)
 
     @cached_property
     def place(self) -> int:
-        """The index of the output for the target among all outputs."""
+        """The index, among all outputs, of the output that predicts the target."""
         return self.arrays.index(self._array)
 
     @property
@@ -63,7 +63,7 @@ class NetworkEnd:
 
     @property
     def is_one_of_two(self) -> bool:
-        """True if one number, the score or the probability of the second class, distinguishes two classes."""
+        """True if the output for two classes is one number: the score or the probability of the second class."""
         spec = self._spec
         two = OBJECTIVES[spec.objective].activation == "softmax" and len(spec.classes) == 2
         return two and self._output.shape[-1] == 1
@@ -71,10 +71,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax, a sigmoid or the layer `PROBABILITIES` at the end shows this. If there is none of them, the output's
-        loss in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the
-        numbers are probabilities, however they are computed. If each of several classes has an output, the loss does
-        not decide. A softmax is then added, which does not change which output is the largest.
+        A softmax, a sigmoid or the layer `PROBABILITIES` at the end of the network shows this. Without such an end, the
+        output's loss in compile() decides. If the loss takes probabilities and compares each number with a label of 0
+        or 1, the numbers are probabilities, however they are computed. If each of several classes has a number, the
+        loss does not decide. A softmax is then added, which does not change which number is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -95,12 +95,12 @@ class NetworkEnd:
         return is_marked(self._model, PROBABILITIES)
 
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
-        """Return why a regression has to be trained in its target's units; "" if standardised targets give the same network.
+        """Return why a regression has to be trained in its target's units, or "" if targets may be standardised.
 
-        The network is the same if the best network for the standardised targets is also the best one for the original
-        targets. This depends on the loss, and on whether the network can return any number. If this is not known,
-        targets stay as they are. `losses`: the losses in compile(), one for each output that has a loss; empty for a
-        model that was not compiled. Such a model is trained with the squared error in standard deviations.
+        They may be standardised if the best network for standardised targets is also the best one for the original
+        targets. This depends on the loss, and on whether the network can return any number. If it is not known,
+        targets are not standardised. `losses`: the losses in compile(), one for each output that has a loss; empty for
+        a model that was not compiled. Such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them in their units"

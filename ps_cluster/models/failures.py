@@ -37,7 +37,7 @@ _CHARACTERS = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason in an error of TensorFlow, on one line, without the stack trace of the graph's construction."""
+    """Return the reason in an error of TensorFlow, on one line, without the stack trace of how the graph was built."""
     paragraphs = str(error).split("\n\n")
     text = "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
     reason: list[str] = []
@@ -50,10 +50,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> str | None:
-    """Return what failed in the user's own computation, and where, on one line; None for any other error.
+    """Return a line that says what failed in the user's own computation, and where. Return None for any other error.
 
-    `anywhere`: whether only the user's computation was running, so that any failed operation belongs to it, whatever
-    its scope.
+    `anywhere`: whether nothing but the user's computation was running. Then every failed operation belongs to that
+    computation, whatever the operation's scope.
     """
     text = str(error)
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):
@@ -68,7 +68,7 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Raise FailedComputation for an error in a block that computes nothing but the network."""
+    """Raise FailedComputation for errors of the user's computation. The block must compute nothing but the network."""
     try:
         yield
     except Exception as error:

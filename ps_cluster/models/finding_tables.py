@@ -23,9 +23,9 @@ from ps_cluster.private_names import layers_of
 def find_tables(
     model: keras.Model, spec: ExampleSpec, *, rows_from: int, against: str | None = None, say: Notify = ignore
 ) -> Tables:
-    """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids depend on no weight.
+    """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids do not depend on weights.
 
-    A `DynamicEmbedding` that is trained is always a table. Raises UserError if it can't be one.
+    A `DynamicEmbedding` that is trained is always a table. Raises UserError if the network does not allow this.
 
     Args:
       against: the reason why no embedding of this run can be a table; None if there is no such reason.
@@ -61,7 +61,7 @@ def _untrainable(layer: DynamicEmbedding, reason: str) -> UserError:
 
 
 def _why_unfit(layer: keras.layers.Embedding) -> str:
-    """Return why an embedding can't be a table, as far as the layer alone shows; "" if it shows no reason."""
+    """Return why the settings of an embedding layer prevent it from being a table, or "" if they do not."""
     if layer.embeddings_regularizer is not None or layer.activity_regularizer is not None:
         return "it has a regulariser, which needs all rows"
     if layer.lora_enabled or layer.quantization_mode is not None:
@@ -70,7 +70,7 @@ def _why_unfit(layer: keras.layers.Embedding) -> str:
 
 
 def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
-    """Return those layers of the network's proposed tables that can't be tables, each with the reason."""
+    """Return the layers among `network.tables` that can't be tables after all, each with the reason."""
     vectors = tf.TensorSpec([network.weights.length]), tf.TensorSpec([network.statistics.length])
     calls, unread, given = list[TableCall](), list[keras.Variable](), list[tf.Tensor]()
 

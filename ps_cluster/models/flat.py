@@ -38,7 +38,7 @@ class FlatLayout:
 
     @property
     def lines(self) -> list[str]:
-        """Path and shape of each variable, e.g. "sequential/dense/kernel [512, 10]"."""
+        """A line for each variable with its path and shape, e.g. "sequential/dense/kernel [512, 10]"."""
         return [f"{path} {list(shape)}" for path, shape in zip(self.paths, self.shapes, strict=True)]
 
     @property
@@ -50,21 +50,21 @@ class FlatLayout:
         return sum(self.sizes)
 
     def split(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """Return the variables' tensors from `vector [length]`, in its dtype."""
+        """Split `vector [length]` into a tensor for each variable, in the variable's shape and the vector's dtype."""
         if not self.shapes:
             return []
         return [tf.reshape(part, shape) for part, shape in zip(tf.split(vector, self.sizes), self.shapes)]
 
     def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return float32 [length]: the reverse of `split`."""
+        """Join a tensor for each variable into one vector, float32 [length]. This is the reverse of `split`."""
         if not tensors:
             return tf.zeros([0])
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern that its variable's path has, or 1.
+        """Return a factor for each weight, float32 [length]: that of the first pattern in its variable's path, else 1.
 
-        A pattern may be anywhere in the path, and may contain the wildcards `?` and `*`.
+        A pattern may match any part of the path, and may contain the wildcards `?` and `*`.
         """
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
@@ -73,9 +73,9 @@ class FlatLayout:
     def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
 
-        The last axis (units or filters) becomes the columns, and all other axes together become the rows. The
-        queries, keys and values of Keras's attention [inputs, heads, units of a head] are an exception: their first
-        axis becomes the rows.
+        `begin` is the variable's position in the vector. The last axis (units or filters) becomes the columns, and all
+        other axes together become the rows. The kernels of queries, keys and values in Keras's attention, [inputs,
+        heads, units of a head], are an exception: their first axis becomes the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
@@ -91,11 +91,11 @@ def statistics_of(model: keras.Model) -> list[keras.Variable]:
 
 
 def kept_shares(model: keras.Model) -> np.ndarray:
-    """Return float32 [m]: the share of each statistic's old value that a batch in training mode keeps.
+    """Return the share of each statistic's old value that a batch in training mode keeps, float32 [m].
 
     The share is the layer's momentum for the moving mean and variance of a BatchNormalization, and 1 for a frozen
-    weight. Any other variable has share 0: it takes the newest value that a step has computed. This is stable at
-    any staleness.
+    weight. The share of any other variable is 0, so the variable takes the newest value that a step has computed. This
+    is stable at any staleness.
     """
     layers = layers_of(model)
     shares = {
@@ -113,12 +113,12 @@ def kept_shares(model: keras.Model) -> np.ndarray:
 
 
 def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
-    """Return float32 [sum of sizes]: the values of the variables, end to end."""
+    """Return the values of the variables, end to end, as one vector, float32 [sum of sizes]."""
     return np.concatenate([np.zeros(0, np.float32), *(np.asarray(v.value).ravel() for v in variables)])
 
 
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
-    """Copy flat vectors into a model's variables. Raises ValueError if a length is not that of the model's variables.
+    """Copy flat vectors into a model's variables. Raises ValueError if the length of a vector does not fit the model.
 
     `keyed`: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
     """
@@ -145,14 +145,14 @@ def as_arguments(inputs: Mapping[str, Input]) -> Input | dict[str, Input]:
 
 
 def input_signature(spec: ExampleSpec, batch_size: int | None = None) -> dict[str, tf.TensorSpec]:
-    """Return name → shape and dtype of each input of a network. `batch_size`: None leaves it open."""
+    """Return the shape and dtype of each input of a network, by name. If `batch_size` is None, any size is allowed."""
     return {name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
 
 
 class Arguments(NamedTuple):
-    """The arguments of a forward pass. Its result depends on nothing else."""
+    """The arguments of a forward pass. The result of the forward pass depends on nothing else."""
 
-    values: Sequence[tf.Tensor]  # of the trainable variables that are not tables, in any float dtype
+    values: Sequence[tf.Tensor]  # the values of the trainable variables that are not tables, in any float dtype
     statistics: tf.Tensor  # float32 [m]
     inputs: Mapping[str, tf.Tensor]  # name → raw examples [B, ...]
     # int32 [2], the random state of dropout and the like. Keras would keep it in a variable of the layer, which depends
@@ -169,7 +169,7 @@ class Forward(NamedTuple):
 
 
 class FlatNetwork:
-    """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
+    """A Keras model as a pure function of flat vectors. The variables of the model are never read or written.
 
     A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends only on the batch, so
     it can be applied to statistics other than those that were passed to the step. The variables of embedding tables
@@ -206,7 +206,7 @@ class FlatNetwork:
         ]
 
     def graph(self, spec: ExampleSpec, batch_size: int | None = None) -> tf.types.experimental.ConcreteFunction:
-        """Return the graph of a step's forward pass, whose result is a `Forward`. `batch_size`: None leaves it open."""
+        """Return the graph of a step's forward pass, which returns a `Forward`. `batch_size`: None allows any size."""
         return self._traced(spec, batch_size)[0]
 
     def count_calls(self, spec: ExampleSpec) -> None:
@@ -220,7 +220,7 @@ class FlatNetwork:
 
     @property
     def has_changing_statistics(self) -> bool:
-        """True if a batch may change a statistic. It is exact only after `count_calls`."""
+        """True if a batch may change a statistic. This answer is exact only after `count_calls`."""
         return bool(np.any(self.keep < 1))
 
     def _traced(
@@ -254,7 +254,7 @@ class FlatNetwork:
         Args:
           weights: [n] in any float dtype. With tables, the rows of each group follow, one group after the other.
           statistics, inputs, random_state: as in `Arguments`.
-          rows: which rows follow the weights, see `table_rows_of`.
+          rows: the rows that follow the weights, as `table_rows_of` returns them.
         """
         dense, *of_groups = self.split_rows(weights, rows)
         given = Arguments(self.weights.split(dense), statistics, inputs, random_state)
@@ -264,8 +264,8 @@ class FlatNetwork:
     def run(self, given: Arguments, look_up: LookUp) -> tuple[Forward, list[int]]:
         """Run the forward pass in training mode. Return its result, and how often it has assigned each statistic.
 
-        `look_up` answers the calls of tables. Raises ValueError if the forward pass depends on something that was not
-        given, see `PureScope`.
+        `look_up` replaces the calls of the tables' layers. Raises ValueError if the forward pass depends on something
+        other than `given` (see `PureScope`).
         """
         scope, outputs, losses = self._run_in_scope(given, look_up)
         scope.check(self._computing, [*self._statistics, *self._seeds])
@@ -298,9 +298,9 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return the calls of tables in a forward pass, in order, and the variables without given values that it reads.
+        """Return a forward pass's calls of tables, in order, and the variables that it reads but that `given` lacks.
 
-        `value`: [], the number with which the vectors that the calls return are filled.
+        `value`: [], the number that fills the vectors that these calls return.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))

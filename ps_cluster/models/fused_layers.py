@@ -22,10 +22,10 @@ WIDE = 256  # channels; with 64 channels, the copies take as much time as the ma
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """Return a model that computes the same as `model`, but faster. Save the original, as Keras can't load the copy.
+    """Return a copy of `model` that computes the same, but faster. Save the original: Keras can't load the copy.
 
-    The copy shares all layers that are not replaced. If none can be replaced, or the model is a class of the user,
-    `model` itself is returned.
+    The copy shares all layers that are not replaced. If no layer can be replaced, or the class of the model is the
+    user's, `model` itself is returned.
     """
     if not is_of_keras(model) or all(_fused_type(layer) is type(layer) for layer in model.layers):
         return model
@@ -64,7 +64,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised. Keras computes what the kernel can't."""
+        """Return `inputs` [B, height, width, channels] normalised. Keras's own code does what the kernel can't."""
         if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         training = training and self.trainable
@@ -106,7 +106,7 @@ class CompiledActivation(keras.layers.Activation):
 
 @cache  # layers of equal shape share the compiled code
 def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an elementwise `function` with its forward and its backward pass each compiled into one loop."""
+    """Return `function`, which is elementwise, with its forward and backward pass each compiled into one loop."""
 
     def in_float32(x: tf.Tensor) -> tf.Tensor:
         return tf.cast(function(tf.cast(x, tf.float32)), x.dtype)

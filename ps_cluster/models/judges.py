@@ -43,8 +43,8 @@ def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model:
     """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
 
     Args:
-      training: the settings of label smoothing and class weights; None: the loss uses neither.
-      model: the network whose outputs are judged. None: the outputs are scores, one for each class, or
+      training: the settings of label smoothing and class weights, or None if the loss uses neither.
+      model: the network whose outputs are judged. If it is None, the outputs are scores, one for each class, or
         values in standard deviations, for a regression.
     """
     if model is None:
@@ -78,14 +78,14 @@ def _judge_of_several_targets(
 
 
 def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
-    """Return zeros in the form of the packed targets of some examples, to build or check a loss."""
+    """Return zeros in the shapes and dtypes of the packed targets of `examples` examples, to build or check a loss."""
     fields = {name: one.target for name, one in spec.targets.items()}
     zeros = {name: tf.zeros([examples, *field.shape], field.dtype) for name, field in fields.items()}
     return zeros if spec.others else zeros[TARGET]
 
 
 class Judge(ABC):
-    """Judges a network's outputs, float32 [B, outputs] or several such tensors. All results are float32.
+    """A judge of a network's outputs, float32 [B, outputs] or several such tensors. All results are float32.
 
     Attributes:
       of_prediction: a judge that sees only the predicted output and its target.
@@ -105,7 +105,7 @@ class Judge(ABC):
 
     @abstractmethod
     def targets(self, rows: PackedTargets) -> Targets:
-        """Return the targets of packed rows in the form that the other methods take."""
+        """Convert packed targets to the form that the other methods take."""
 
     def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
         """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
@@ -128,23 +128,23 @@ class Judge(ABC):
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        """Return new metrics of Keras by the names of `Objective.further_metrics`, under which they are recorded."""
+        """Return new objects of Keras's metrics, by the names in `Objective.further_metrics`, which records use."""
         return {}
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
-        """Return truth and prediction as `further_metrics` take them, float32 [B, …] each; None if there are none."""
+        """Return truth and prediction for `further_metrics`, float32 [B, …] each, or None without such metrics."""
         return None
 
     def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
-        """Return the arrays from which `Objective.results` are computed: name → [B, ...]; empty if there are none."""
+        """Return the arrays, [B, ...] by name, that `Objective.results` analyses. Return {} if it needs no arrays."""
         return {}
 
     @abstractmethod
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs that would give this prediction, so that a mean of predictions can be judged."""
+        """Return outputs that lead to this prediction, so that a mean of several predictions can be judged."""
 
     def final(self, outputs: Outputs) -> Outputs:
-        """Convert outputs to those that the saved model returns."""
+        """Convert outputs of the network to the outputs that the saved model returns."""
         return outputs
 
     def as_probabilities(self, outputs: Outputs) -> Outputs:
@@ -153,28 +153,28 @@ class Judge(ABC):
 
     @abstractmethod
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. If no layer shows the meaning of its outputs, a last layer (marks.py) is added."""
+        """Return the model to save. If no layer shows what the outputs mean, a last layer (marks.py) is added."""
 
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
 
-        `part`: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
+        `part`: the factors of this micro-batch, which make the mean over all micro-batches equal the batch's loss.
         """
         losses = self.losses(targets, outputs)
         return tf.reduce_mean(losses if weights is None else losses * weights)
 
 
 class ObjectiveJudge(Judge):
-    """Judges the only output of a network, float32 [B, outputs], by the loss and metric of an objective.
+    """A judge of the only output of a network, float32 [B, outputs], by the loss and metric of an objective.
 
-    Targets are a single tensor too, [B, ...].
+    The targets are a single tensor too, [B, ...].
     """
 
     gives_scores = False  # whether outputs that are not probabilities are scores of classes or labels
     of_probabilities = False  # whether the outputs are probabilities, not scores
-    needs_mark = False  # whether only the loss shows that they are probabilities, so that the saved model needs a mark
+    needs_mark = False  # whether only the loss shows `of_probabilities`, so that the saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or values in standard deviations. `training`: see `judge_of`."""
@@ -184,7 +184,7 @@ class ObjectiveJudge(Judge):
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the judge to the outputs' meaning. `losses`: index of an output → its loss in compile(), if any."""
+        """Adapt the judge to the meaning of the outputs. `losses`: the losses of compile(), by the output's index."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
@@ -207,7 +207,7 @@ class ObjectiveJudge(Judge):
 
 
 class ClassificationJudge(ObjectiveJudge):
-    """Judges by softmax cross-entropy in nats. Labels are smoothed as in Szegedy et al. 2016, arXiv:1512.00567, sec. 7."""
+    """A judge by softmax cross-entropy, in nats, of smoothed labels (Szegedy et al. 2016, arXiv:1512.00567, sec. 7)."""
 
     gives_scores = True
 
@@ -217,7 +217,7 @@ class ClassificationJudge(ObjectiveJudge):
         self._of_classes = class_weights(of_classes, spec.classes) if of_classes else None
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return labels int32 [B]."""
+        """Return the packed labels as int32 [B]."""
         return tf.cast(rows, tf.int32)
 
     def labels(self, targets: tf.Tensor) -> tf.Tensor:
@@ -229,7 +229,7 @@ class ClassificationJudge(ObjectiveJudge):
         return outputs
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weights of the examples times the weights of their classes."""
+        """Return the weight of each example times the weight of its class, [B]; None if all count alike."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
@@ -249,7 +249,7 @@ class ClassificationJudge(ObjectiveJudge):
         return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
 
     def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the class with the largest output, int32 [B]; -1 where an output is not finite (argmax gives 0)."""
+        """Return the class with the largest output, int32 [B]; -1 if an output is not finite (argmax gives 0 then)."""
         outputs = self.of_each_class(outputs)
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
         return tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1)
@@ -272,16 +272,16 @@ class ClassificationJudge(ObjectiveJudge):
         return {"log_loss": keras.metrics.CategoricalCrossentropy(), "f1": keras.metrics.F1Score(average="macro")}
 
     def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
-        """Return one-hot labels and probabilities, [B, classes]; for two classes only the second column, [B, 1]."""
+        """Return one-hot labels and probabilities, [B, classes] each; for two classes, their second columns, [B, 1]."""
         truth, predicted = tf.one_hot(self.labels(targets), self.outputs), _without_nan(self.prediction(outputs))
         return (truth[:, 1:], predicted[:, 1:]) if self.outputs == 2 else (truth, predicted)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return labels int32 [B] and probabilities float32 [B].
+        """Return the true and the predicted label, int32 [B], and the probability of each, float32 [B].
 
-        "predicted" is -1, and the probabilities 0, where an output is not finite. All probabilities of many classes
-        would take too much space. So only those of the predicted class ("confidence") and of the true one ("of_target")
-        are kept.
+        The probabilities are called "confidence" (of the predicted label) and "of_target" (of the true label). Those of
+        all other classes would take too much space. For an example with an output that is not finite, "predicted" is
+        -1, and both probabilities are 0.
         """
         labels, predicted = self.labels(targets), self._predicted(outputs)
         probabilities = tf.where(predicted[:, None] >= 0, self.prediction(outputs), 0.0)
@@ -294,15 +294,15 @@ class ClassificationJudge(ObjectiveJudge):
 
 
 class OneOutputJudge(ClassificationJudge):
-    """Judges two classes by one number, [B, 1]: the score, or the probability, of the second class.
+    """A judge of networks that return one number for two classes, [B, 1]: the score or probability of the second class.
 
-    The score of the first class counts as 0. So this is a classification with two outputs. The threshold is a score of
-    0, which is a probability of 1/2. Targets are float32 [B, 1], 0 or 1, as Keras's losses and metrics take them for
-    such a network.
+    The score of the first class counts as 0, so the loss and the metric are those of a network with two outputs. The
+    second class is predicted if its score is above 0, that is, if its probability is above 1/2. Targets are float32
+    [B, 1], 0 or 1, as Keras's losses and metrics take them for such a network.
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to the output's meaning. Raises ValueError for a loss that compares several numbers with each other."""
+        """Adapt the judge to the meaning of the output. Raises ValueError for a loss that compares several numbers."""
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(
@@ -336,7 +336,7 @@ class OneOutputJudge(ClassificationJudge):
 
 
 class MultiLabelJudge(ObjectiveJudge):
-    """Judges by the mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
+    """A judge by the mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
     gives_scores = True
 
@@ -392,10 +392,10 @@ def _clipped(outputs: tf.Tensor) -> tf.Tensor:
 
 
 class RegressionJudge(ObjectiveJudge):
-    """Judges by the mean squared error over the target's values, in standard deviations of the training examples.
+    """A judge by the mean squared error over the target's values, in standard deviations of the training examples.
 
-    The network's outputs are standardised: 0 is the training examples' mean, 1 is one standard deviation more. So one
-    learning rate suits all units. Where standardising would change what is learned (`NetworkEnd.why_own_units`),
+    The network's outputs are standardised: 0 is the training examples' mean, and 1 is one standard deviation above it.
+    So one learning rate suits all units. If standardising would change what is learned (`NetworkEnd.why_own_units`),
     targets and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
     """
 
@@ -415,7 +415,7 @@ class RegressionJudge(ObjectiveJudge):
         return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return float64 [B, outputs] in the target's own units: float32 can't distinguish close numbers far from 0."""
+        """Return the targets in their own units, float64 [B, outputs], as float32 merges close numbers far from 0."""
         return tf.reshape(tf.cast(rows, tf.float64), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -430,14 +430,14 @@ class RegressionJudge(ObjectiveJudge):
         return tf.cast(tf.reduce_mean(errors, axis=-1), tf.float32)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the predictions as the saved model gives them, float32."""
+        """Return the predictions as the saved model returns them, float32."""
         return outputs * self._std.astype(np.float32) + self._mean.astype(np.float32)
 
     def further_metrics(self) -> dict[str, keras.Metric]:
         return {"rmse": keras.metrics.RootMeanSquaredError(), "r2": keras.metrics.R2Score()}
 
     def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
-        """Return targets and predictions in the target's own units, minus the training examples' mean, [B, outputs].
+        """Return targets and predictions in the target's own units, minus the training mean, float32 [B, outputs] each.
 
         Subtracting the mean does not change the metrics. It keeps small differences of large numbers in float32.
         """
@@ -445,7 +445,7 @@ class RegressionJudge(ObjectiveJudge):
         return tf.cast(targets - self._center, tf.float32), tf.cast(predicted - self._center, tf.float32)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return targets float64 and predictions float32 in the target's own units, [B, outputs]."""
+        """Return the targets, float64, and the predictions, float32, in the target's own units, [B, outputs] each."""
         return {"target": targets, "prediction": self.prediction(outputs)}
 
     def final(self, outputs: Outputs) -> Outputs:
@@ -462,7 +462,7 @@ class RegressionJudge(ObjectiveJudge):
 
 
 class NextByteJudge(ObjectiveJudge):
-    """Judges by the mean cross-entropy over a window's positions, in nats. The metric is this mean in bits per byte.
+    """A judge by the mean cross-entropy over a window's positions, in nats. The metric is this mean in bits per byte.
 
     Outputs are `BYTES` scores for each position, end to end: float32 [B, window * BYTES].
     """
@@ -484,9 +484,9 @@ class NextByteJudge(ObjectiveJudge):
 
 
 class CompiledJudge(Judge):
-    """Judges by the loss that a user's model was compiled with; metric and prediction are those of the objective.
+    """A judge by the loss that a user's model was compiled with. Metric and prediction are those of the objective.
 
-    A model may have several outputs, which are all judged against the same target. The first of them is the prediction.
+    A model may have several outputs, which are all judged against the same target. The first output is the prediction.
     """
 
     def __init__(self, objective: ObjectiveJudge, loss: CompiledLoss):
@@ -512,7 +512,7 @@ class CompiledJudge(Judge):
         return self._loss(self.scaled(targets), outputs, weights, part)
 
     def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the mean loss of the batch for every example, because a loss may be defined only for whole batches."""
+        """Return the batch's mean loss for every example, [B], because a loss may be defined only for whole batches."""
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
         return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
 
@@ -548,14 +548,14 @@ class CompiledJudge(Judge):
 
 
 class JudgeOfSeveralTargets(CompiledJudge):
-    """Judges each output against a target of its own; metric and prediction are those of the first target.
+    """A judge of several outputs, each with its own target. Metric and prediction are those of the main target.
 
-    `targets` takes the packed targets by the names of their arrays. All other methods take a tuple with the targets of
-    each output, in the order of `keras.tree.flatten`.
+    The method `targets` takes the packed targets by the names of their arrays. All other methods take a tuple with the
+    targets of each output, in the order of `keras.tree.flatten`.
     """
 
     def __init__(self, judges: Mapping[str, ObjectiveJudge], loss: CompiledLoss):
-        """Create a judge. `judges`: name of an array of targets → the judge of its output, in the order of outputs."""
+        """Create a judge. `judges`: the judge of each output, in order, by the name of the array of its targets."""
         super().__init__(judges[TARGET], loss)
         self._judges = judges
         self._place = list(judges).index(TARGET)
@@ -576,7 +576,7 @@ class JudgeOfSeveralTargets(CompiledJudge):
         return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
 
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save, with a mark only if it needs one, because a mark changes the names of outputs."""
+        """Return the model to save. A mark is added only if it is needed, because it changes the names of outputs."""
         return super().finished(model) if self.of_prediction.needs_mark else model
 
     def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:

@@ -33,7 +33,7 @@ _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.met
 
 
 def is_of_keras(found: object) -> bool:
-    """Return whether a class, a function or an object's class is Keras's own, so that what it computes is known."""
+    """Return whether Keras defines a class, a function, or the class of an object, so that its computation is known."""
     kind = found if hasattr(found, "__qualname__") else type(found)
     return getattr(kind, "__module__", "").startswith("keras.")
 
@@ -44,7 +44,7 @@ def compares_classes(loss: keras.Loss) -> bool:
 
 
 def takes_any_units(loss: keras.Loss) -> bool:
-    """Return whether this loss has the same best network for standardised targets as for the targets themselves."""
+    """Return whether a loss has the same best network for standardised targets as for the original targets."""
     return is_of_keras(loss) and wrapped_by(loss) in _IN_ANY_UNITS
 
 
@@ -59,8 +59,8 @@ def loss_takes_probabilities(loss: keras.Loss) -> bool:
 def metric_takes_probabilities(metric: keras.Metric) -> bool:
     """Return whether a metric of Keras gives correct results only for probabilities.
 
-    Such metrics compare with a threshold of 1/2, or with many thresholds between 0 and 1, or take logarithms of
-    probabilities. A threshold or a `from_logits` that the user has set refers to what the network returns, as in Keras.
+    Such metrics compare with a threshold of 1/2 or with many thresholds between 0 and 1, or take logarithms of
+    probabilities. False if the user has set thresholds or `from_logits`, which refer to what the network returns.
     """
     if not is_of_keras(metric):
         return False
@@ -76,7 +76,7 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
 
 
 def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Return targets in the form that `judging` takes: labels become one-hot rows if it compares elementwise."""
+    """Return targets as the loss or metric `judging` takes them: one-hot rows if it compares labels elementwise."""
     if targets.dtype == tf.float64:  # a user's loss may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1

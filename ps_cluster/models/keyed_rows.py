@@ -3,7 +3,7 @@
     key, int64  ──hash──►  one of `buckets`  ──compare with the keys there──►  one of its `ways` places, or none
 
 A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of
-fixed shapes, which a checkpoint contains unchanged, and a row to evict is looked for in one bucket only. The
+fixed shapes, which a checkpoint contains unchanged, and a row to evict is searched for in only one bucket. The
 launcher imports this module, so it must not import TensorFlow.
 """
 
@@ -24,12 +24,12 @@ _BITS = 24  # random bits of an initial value; the precision of float32
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """The form of a table whose rows are found by their keys.
+    """The dimensions and other properties of a table whose rows are found by their keys.
 
-    The places are numbered: way w of bucket b is place b * ways + w.
+    The places for rows are numbered: way w of bucket b is place b * ways + w.
     """
 
-    name: str  # of the layer
+    name: str  # the name of the layer
     buckets: int
     ways: int  # places in each bucket
     width: int  # how many numbers a row has
@@ -44,7 +44,7 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """The number of keys that a server keeps for each bucket: keys with a row, then keys that wait for admission."""
+        """The number of keys that a server keeps for each bucket: those with a row, then those not yet admitted."""
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property
@@ -72,7 +72,7 @@ class KeyedRows:
         return tf.where(tf.reduce_any(is_there, axis=1), column, -1)
 
     def initial(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the initial row of each key, float32 [k, width]: a function of seed and key. `keys`: int64 [k]."""
+        """Return the initial row of each key, float32 [k, width], computed from seed and key. `keys`: int64 [k]."""
         seed = _mixed(tf.constant(self.seed, tf.int64))
         counters = _mixed(keys + seed)[:, None] + _STEP * tf.range(1, self.width + 1, dtype=tf.int64)
         bits = _shifted(_mixed(counters), 64 - _BITS)
@@ -81,15 +81,15 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is the server's index."""
+    """The initial part of a keyed table on one server: the buckets whose number modulo `servers` is `index`."""
 
-    form: KeyedRows  # of the whole table
-    keys: np.ndarray  # int64 [places of the part]; EMPTY where there is no row
+    form: KeyedRows  # the properties of the whole table
+    keys: np.ndarray  # int64 [places of the part], the key of each place; EMPTY if the place has no row
     index: int = 0
     servers: int = 1
 
     def of_server(self, index: int, servers: int) -> KeyedPart:
-        """Return the part of one of several servers. This object has to be the part that holds the whole table."""
+        """Return the part of server `index`. Call this on the part that holds the whole table."""
         return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
 
 
@@ -100,12 +100,12 @@ def fingerprints(words: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed(keys: tf.Tensor) -> tf.Tensor:
-    """Return int64 numbers that look random: SplitMix64's finaliser (Steele et al. 2014, 10.1145/2660193.2660195)."""
+    """Hash int64 keys with the finaliser of SplitMix64 (Steele et al. 2014, doi 10.1145/2660193.2660195)."""
     for shift, factor in _FACTORS:
         keys = tf.bitwise.bitwise_xor(keys, _shifted(keys, shift)) * factor
     return tf.bitwise.bitwise_xor(keys, _shifted(keys, 31))
 
 
 def _shifted(bits: tf.Tensor, shift: int) -> tf.Tensor:
-    """Shift 64 bits to the right, and fill up with 0. TensorFlow's shift of an int64 fills up with the sign."""
+    """Shift int64 numbers to the right, and fill up with zeros. TensorFlow's own shift fills up with the sign bit."""
     return tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, tf.constant(shift, tf.int64)), 2 ** (64 - shift) - 1)

@@ -34,7 +34,7 @@ class ConstantTable:
     """The content of a `tf.lookup.StaticHashTable`, in the order of its keys' hashes."""
 
     def __init__(self, name: str, table: tf.lookup.StaticHashTable):
-        """Copy the content of `table`. Raises ValueError if it is empty. `name`: the name of the layer."""
+        """Copy the `table` of layer `name`. Raises ValueError if it is empty, or if two keys have the same hash."""
         with tf.init_scope():
             try:
                 keys, values = (one.numpy() for one in table.export())
@@ -50,7 +50,7 @@ class ConstantTable:
             raise ValueError(f"layer '{name}' has two words with the same hash of 63 bits: leave one of them out")
 
     def lookup(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the value of each key, in the shape of `keys`; the table's default for keys that it does not have."""
+        """Return the value of each key, in the shape of `keys`. A key that is not in the table gets the default."""
         flat = tf.reshape(keys, [-1])
         places = tf.searchsorted(tf.constant(self._hashes), _hashes(flat))
         places = tf.minimum(places, len(self._hashes) - 1)

@@ -1,6 +1,6 @@
-"""Mark a saved model: add a last layer that shows the meaning of its outputs, if no other layer shows this.
+"""Mark a saved model: add a last layer that shows what the outputs mean, if no other layer shows it.
 
-Such a layer, called a mark, is recognised by its name. So each mark has a name that no user gives to a layer.
+Such a layer is called a mark. It is recognised by its name, which is a name that no user gives to a layer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
 def symbolic_inputs_of(model: keras.Model) -> list[keras.KerasTensor]:
-    """Return the symbolic inputs of a model; [] for a class of the user, whose inputs Keras does not know."""
+    """Return the symbolic inputs of a model; [] for a user's model class, because Keras does not know its inputs."""
     found: list[keras.KerasTensor] = keras.tree.flatten(getattr(model, "inputs", None) or ())
     return found
 
 
 def is_marked(model: keras.Model, mark: str) -> bool:
-    """Return whether a model has one of the layers `MARKS`."""
+    """Return whether a model has a layer with the name `mark`, which is one of `MARKS`."""
     return any(layer.name == mark for layer in layers_of(model))
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model whose outputs go through one more layer. `inputs`: used for a subclassed model."""
+    """Return a model in which `layer` follows the outputs. `inputs`: the inputs, used for a subclassed model."""
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
@@ -74,7 +74,7 @@ def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def _ends_of(model: keras.Model) -> tuple[Any, Any]:
-    """Return the symbolic inputs and outputs of a model that has them."""
+    """Return the symbolic inputs and the outputs of a model that is not subclassed."""
     if isinstance(model, keras.Sequential):  # a Sequential has no `input` before it is called
         return model.inputs[0], model.outputs[0]
     return model.input, model.output

@@ -1,4 +1,4 @@
-"""Score the further metrics of an objective, which are Keras's own classes: AUC, log loss, F1, RMSE and R²."""
+"""Compute the further metrics of an objective by Keras's own classes: AUC, log loss, F1, RMSE and R²."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_COLLECTED = 2**20  # the metrics are updated once this many target values a
 
 
 def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
-    """Create an objective's further metrics, by name, except those whose name or class a metric of compile() has.
+    """Return an objective's further metrics, by name. Leave out a metric if compile() has one of its name or class.
 
     `compiled`: the metrics of compile(), which have to be built.
     """
@@ -27,9 +27,10 @@ def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.
 
 
 def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
-    """Return the metrics that are scored besides the objective's metric and the loss: name → the better direction.
+    """Return the metrics that are scored besides the objective's metric and the loss: name → which values are better.
 
-    The direction is None where Keras does not know it. `compiled`: the metrics of compile(), which have to be built.
+    This is "max" or "min", or None if Keras does not know it. `compiled`: the metrics of compile(), which have to be
+    built.
     """
     scored = further_metrics(judge, compiled) | compiled.metrics
     return {name: mode_of_metric(metric) for name, metric in scored.items()}
@@ -42,7 +43,7 @@ class ObjectiveMetrics:
     """
 
     def __init__(self, judge: Judge, compiled: CompiledMetrics):
-        """Remember the judge, which creates the metrics at their first use. `compiled`: the metrics of compile()."""
+        """Store the judge, which creates the metrics at their first use. `compiled`: the metrics of compile()."""
         self._judge, self._compiled = judge, compiled
         self._metrics: Mapping[str, keras.Metric] | None = None
         self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []
@@ -54,7 +55,7 @@ class ObjectiveMetrics:
             self._update()
 
     def take_results(self) -> dict[str, float]:
-        """Return name → value of all metrics that are finite numbers, and reset them."""
+        """Return the values of the metrics, by name, and reset the metrics. Values that are not finite are left out."""
         self._update()
         found = {}
         for name, metric in (self._metrics or {}).items():

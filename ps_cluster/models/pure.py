@@ -21,17 +21,17 @@ _GOLDEN = 0x9E3779B1
 
 
 def seeds_of(model: keras.Model) -> list[keras.Variable]:
-    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of the model's variables."""
+    """Return the state, [2], of each SeedGenerator in a model, without duplicates, in the order of the variables."""
     generators = [generator for layer in layers_of(model) for generator in seed_generators_of(layer)]
     states = {id(generator.state) for generator in generators}
     return [variable for variable in model.non_trainable_variables if id(variable) in states]
 
 
 def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Return a state, int64 [2], for each of `count` SeedGenerators: a different one for each generator and step.
+    """Return a state, int64 [2], for each of `count` SeedGenerators. No two generators or steps get the same state.
 
-    A generator adds 1 to the second number at each draw, so different steps get second numbers that are far apart.
-    `random_state`: int32 [2], the seed of the run and the step id.
+    A generator adds 1 to the second number of its state at each draw, so the second numbers of different steps are far
+    apart. `random_state`: int32 [2], the seed of the run and the step id.
     """
     if not count:
         return []
@@ -63,7 +63,8 @@ class PureScope(keras.StatelessScope):
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
         """Return the value of a variable. If the variable has no given value, record that, and return None.
 
-        No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
+        No gradient flows through a value that a layer has assigned, just as in Keras no gradient flows through an
+        assignment to a variable.
         """
         value = super().get_current_value(variable)
         if value is None:
@@ -78,17 +79,17 @@ class PureScope(keras.StatelessScope):
         return list(self._unknown.values())
 
     def after(self, variable: keras.Variable) -> tf.Tensor:
-        """Return the last value of a variable."""
+        """Return the value of a variable after the last assignment."""
         return self.state_mapping[id(variable)]
 
     def _changed(self, variable: keras.Variable) -> bool:
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
-        """Raise ValueError, with the variable's name, if the pass in this scope was not a function of the given values.
+        """Raise ValueError, naming the variable, if the pass read one without a given value, or changed a wrong one.
 
-        `may_change`: the variables of the model that the pass may change: its statistics and the states of its seeds.
-        The error is raised here and not during the pass, because Keras adds a long text to an error within a layer.
+        `may_change`: the variables that the pass may change: the model's statistics and the states of its seeds. The
+        error is raised here and not during the pass, because Keras adds a long text to an error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:
@@ -109,7 +110,7 @@ class PureScope(keras.StatelessScope):
 
 
 def infer(model: keras.Model, inputs: tf.Tensor | Mapping[str, tf.Tensor]) -> Outputs:
-    """Return the outputs of a model outside of training. Its variables stay as they are.
+    """Return the outputs of a model for inference. The variables of the model are not changed.
 
     Layers that draw random numbers even outside of training draw the same numbers for every batch, so that scores are
     reproducible.

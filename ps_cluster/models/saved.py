@@ -23,13 +23,13 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     named. A regression that was not saved by a run is assumed to return the target's units, like any model of Keras.
 
     Raises:
-      ValueError, TypeError: the file contains no model, or a model with a layer or loss that is defined nowhere.
+      ValueError, TypeError: the file contains no model, or the code of one of its layers or losses is not found.
     """
     return in_own_units(load_finished(file, compiled=True), spec)
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a user's model. A regression without a mark gets the mark that its outputs are in the target's units."""
+    """Return a user's model. A regression without a mark gets the mark for outputs in the target's units."""
     if not OBJECTIVES[spec.objective].has_units or is_marked(model, UNITS) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)
@@ -38,10 +38,10 @@ def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
 
 
 def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
-    """Return the model of a .keras or .h5 file as it is. Safe mode and errors are as in `load_saved`.
+    """Return the model of a .keras or .h5 file unchanged. Safe mode and errors are as in `load_saved`.
 
-    `compiled`: whether its loss and metrics are loaded too. Raises UserError if the file belongs to another user of the
-    machine, and was not named by --code.
+    `compiled`: whether the model's loss and metrics are loaded too. Raises UserError if the file belongs to another
+    user of the machine, and was not named by --code.
     """
     if untrusted.is_foreign(file) and not user_code.is_trusted(file):
         raise UserError(
@@ -53,7 +53,7 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
 
 
 def in_float32(model: keras.Model) -> keras.Model:
-    """Make a model compute in float32, whatever dtype it was trained in. Its variables are float32 already."""
+    """Make the layers of a model compute in float32 instead of bfloat16. The variables are float32 in both cases."""
     for layer in layers_of(model):
         if layer.compute_dtype == "bfloat16":
             layer.dtype_policy = "float32"
@@ -63,8 +63,8 @@ def in_float32(model: keras.Model) -> keras.Model:
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
-    If the outputs are already probabilities, no activation is added. If there are several outputs, the output for the
-    target is the prediction, or the first output if all are for the same target.
+    If the outputs are already probabilities, no activation is added. If the model has several outputs, the prediction
+    is the output for the target, or the first output if all outputs are for the same target.
     """
     end = NetworkEnd(model, spec)
     is_done, layers = end.gives_probabilities(), keras.layers

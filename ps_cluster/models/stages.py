@@ -24,11 +24,11 @@ from ps_cluster.private_names import LayerCall, calls_of, layers_of
 
 @dataclass(frozen=True)
 class Block:
-    """Layers between two neighbouring places where a network can be cut. They stay on one device."""
+    """The layers between two neighbouring places where a network can be cut. They stay on one device."""
 
-    layers: tuple[str, ...]  # their names, in order
-    weights: int  # how many trainable numbers they have
-    sends: int  # how many numbers they return for each example
+    layers: tuple[str, ...]  # the names of the layers, in order
+    weights: int  # how many trainable numbers the layers have
+    sends: int  # how many numbers the block returns for each example
     output: keras.KerasTensor | None  # the tensor that crosses to the next block; None for the last one
 
 
@@ -57,11 +57,11 @@ def blocks_of(model: keras.Model) -> list[Block]:
 
 
 def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
-    """Return the index of the first block of each part, for the most balanced cut of a network.
+    """Return the index of the first block of each part, for the most balanced cut of a network into `parts` parts.
 
-    The most balanced way has the smallest sum of squares, where each part adds the square of its number of weights. If
-    several ways have the same sum, the one that sends the fewest numbers is chosen. Each part has weights, so there
-    are at most as many parts as blocks with weights.
+    The most balanced cut has the smallest sum of the squares of the parts' numbers of weights. Of several cuts with the
+    same sum, the cut that sends the fewest numbers is chosen. Each part has weights, so `parts` must not be larger than
+    the number of blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.
@@ -81,16 +81,16 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
 class StagedNetwork:
     """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
 
-    The networks of the stages share the layers of the whole network, and therefore its variables.
+    The networks of the stages share their layers, and therefore their variables, with the whole network.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
         """Cut a network into one stage for each device.
 
-        `firsts`: the number of the first block of each stage.
+        `firsts`: the index of the first block of each stage.
 
         Raises:
-          ValueError: the variables of the stages, end to end, are not those of the network.
+          ValueError: the variables of the stages, end to end, are in another order than those of the network.
         """
         graph = functional_model_of(whole.model)
         tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
@@ -119,7 +119,7 @@ class StagedNetwork:
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
     ) -> PartedForward:
-        """Run the forward pass as `PartedNetwork.forward` describes it. The parts are the stages."""
+        """Run the forward pass, as described in `PartedNetwork.forward`. The parts are the stages."""
         passes: list[Forward] = []
         for stage, part, vector, own in zip(self.stages, self.parts, weights, statistics, strict=True):
 

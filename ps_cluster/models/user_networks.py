@@ -1,4 +1,4 @@
-"""Build and check a network that a user brings: refuse, by name, each part that training here would ignore."""
+"""Build and check a user's network. Refuse it if it has a part that training here would ignore, and name that part."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
 def check_network(found: object, spec: ExampleSpec) -> keras.Model:
-    """Check that a user's model can be trained here. Return the built model, without the layer `UNITS` of a run.
+    """Check that a user's model can be trained here. Return the built model without the `UNITS` layer of saved models.
 
-    Raises ValueError with the reason if it can't be trained.
+    Raises ValueError with the reason if the model can't be trained.
     """
     if not isinstance(found, keras.Model):
         returned = "nothing (is there a 'return'?)" if found is None else f"{type(found).__name__}"
@@ -89,7 +89,7 @@ def _check_variables(model: keras.Model) -> None:
 
 
 def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
-    """Raise ValueError if the loss or the metric takes scores but would get probabilities.
+    """Raise ValueError if an output consists of probabilities where scores are expected, or is a softmax of one number.
 
     `scores`: the output for the target, in the graph of a step.
     """
@@ -165,14 +165,14 @@ def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
 
 
 def _numbers_in_words(shape: tuple[int | None, ...]) -> str:
-    """Describe an example's part of an output in words. `shape`: [batch, ...], the output's shape."""
+    """Describe in words what an output contains for one example. `shape`: [batch, ...], the shape of the output."""
     if len(shape) != 2:
         return f"numbers of shape {list(shape[1:])}"
     return f"{shape[1]} number{'s' * (shape[1] != 1)}"
 
 
 def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
-    """Yield a line for each setting, and for each part of a model's compile(), that is not used."""
+    """Yield a line for each setting, and for each part of the model's compile(), that the training does not use."""
     wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if own_weights_of(one)}
     if wanted not in found:
         yield (
@@ -193,8 +193,7 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
     """Raise UserError if images are to be scaled down at first, but the network takes images of only one size.
 
-    Only a network with symbolic inputs can be checked. A subclassed model has none, so such a mistake is found only in the
-    first step.
+    A subclassed model has no symbolic inputs, and can't be checked. Its mistake is found only in the first step.
     """
     if not config.schedule.image_scales:
         return

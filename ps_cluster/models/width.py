@@ -65,7 +65,7 @@ class DividedLayer(keras.layers.Layer):
             part.build(shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs of all units, [B, ..., units], on the caller's device. Add the penalties of weights."""
+        """Return the outputs of all units, [B, ..., units], on the caller's device, and add the weights' penalties."""
         outputs = []
         for part, device in zip(self.parts, self._devices, strict=True):
             values = [variable.value for variable in part.trainable_variables]
@@ -75,7 +75,7 @@ class DividedLayer(keras.layers.Layer):
         return tf.concat(outputs, -1)
 
     def _run(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
-        """Return the output of a part with these values of its variables, and their penalties, [] each."""
+        """Return the output of a part whose variables have these values, and the penalties of the values, [] each."""
         with keras.StatelessScope(zip(part.trainable_variables, values)):
             output = part(inputs)
         return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
@@ -122,7 +122,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another one")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return the id of a trainable variable → the number of its device, and its positions in the whole vector."""
+        """Return, by the id of each trainable variable, its device's number and its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}
@@ -141,14 +141,14 @@ class WideNetwork:
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
     ) -> PartedForward:
-        """Run the forward pass as `PartedNetwork.forward` describes it. Each part belongs to one device."""
+        """Run the forward pass, as described in `PartedNetwork.forward`. Each part belongs to one device."""
         given = Arguments(self._values_of(weights), statistics[0], inputs, random_state)
         passed, _ = self._network.run(given, NO_TABLES.reading([], NO_ROWS))
         # The other devices have no statistics: theirs are empty.
         return PartedForward(passed.outputs, [passed.fresh, *statistics[1:]], passed.losses)
 
     def _values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the variables' tensors from the vectors of the devices, each tensor on its device."""
+        """Split the vectors of the devices into a tensor for each variable. Each tensor stays on its device."""
         values: dict[int, tf.Tensor] = {}
         for part, numbers, vector in zip(self.parts, self._numbers, weights, strict=True):
             values |= zip(numbers, compute_on(part.device, part.layout.split, vector))
@@ -162,7 +162,7 @@ class WideNetwork:
 
 
 def can_be_divided(layer: keras.layers.Layer, least_units: int) -> bool:
-    """Return whether a layer has enough units, and each output depends only on the weights of its own unit."""
+    """Return whether a layer can be divided: it has enough units, and each output depends only on its own weights."""
     if type(layer) not in _WIDTH_ARGUMENTS or getattr(layer, _WIDTH_ARGUMENTS[type(layer)]) < least_units:
         return False
     activation, variables = layer.activation, layer.variables

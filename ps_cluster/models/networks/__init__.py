@@ -23,7 +23,7 @@ Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, m
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each channel; a channel without variation has deviation 1."""
+    """Return mean and standard deviation of each channel. If a channel is constant, return 1 as its deviation."""
     channels = field.shape[-1] if field.shape else 1
     mean, std = (list(given) or [UNKNOWN] * channels for given in (field.mean, field.std))
     return mean, [value or 1.0 for value in std]
@@ -38,7 +38,7 @@ def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
 def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
     """Return the input layer of images `[B, *image.shape]`, 0..255, and a layer that standardises channels, float32.
 
-    `any_size`: leave height and width open.
+    `any_size`: whether images of any height and width are allowed.
     """
     scale, offset = scale_and_offset(image)
     # TensorFlow broadcasts a row of 96 values over an image several times as fast as a row of 3 (1 ms less per step).
@@ -50,7 +50,7 @@ def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.La
 
 
 def inputs_of(examples: ExampleSpec) -> dict[str, keras.KerasTensor]:
-    """Return name → input layer for examples of any form: int32 for codes, float32 for everything else."""
+    """Return an input layer for each input of the examples, by name: int32 for codes, float32 for all other inputs."""
     return {
         name: keras.Input(field.shape, name=name, dtype="int32" if field.codes else "float32")
         for name, field in examples.inputs.items()
@@ -71,10 +71,10 @@ def flat_numbers(given: keras.KerasTensor, name: str, field: ArrayField) -> kera
 def embeddings(
     given: keras.KerasTensor, name: str, field: ArrayField, width: int | None = None
 ) -> list[keras.KerasTensor]:
-    """Return the embedding [B, width] of each column of codes [B, columns]. Each column has a table of its own.
+    """Return the embedding [B, width] of each column of codes [B, columns]. Each column has its own table.
 
     Args:
-      width: how many numbers a row has; None: the square root of the number of the table's rows, within bounds.
+      width: the number of values in a row. If it is None, the square root of the table's number of rows, within bounds.
     """
     return [
         keras.layers.Embedding(rows, width or min(32, max(2, round(math.sqrt(rows)))), name=f"{name}_{place}")(
@@ -87,7 +87,7 @@ def embeddings(
 def columns_of(
     examples: ExampleSpec, row_width: int
 ) -> tuple[dict[str, keras.KerasTensor], list[keras.KerasTensor], list[keras.KerasTensor]]:
-    """Return the inputs, the embedding of each categorical column, and each input of numbers, standardised."""
+    """Return the input layers by name, the embedding of each categorical column, and the standardised numbers."""
     inputs, fields = inputs_of(examples), examples.inputs.items()
     rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
     return inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
@@ -101,7 +101,7 @@ def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras
 
 
 def joined(parts: Sequence[keras.KerasTensor], name: str | None = None) -> keras.KerasTensor:
-    """Return parts [B, n] joined along their last axis; a single part is returned unchanged."""
+    """Join tensors [B, n] along their last axis. A single tensor is returned unchanged."""
     return parts[0] if len(parts) == 1 else keras.layers.Concatenate(name=name)(parts)
 
 
@@ -114,21 +114,21 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
 
 
 def scored(x: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return `x` [B, n] after the last layers."""
+    """Apply the last layers to `x` [B, n]. Return the scores, [B, outputs]."""
     for layer in scores(outputs):
         x = layer(x)
     return x
 
 
 def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTensor, name: str) -> keras.Model:
-    """Return a model. It takes one input as an array, and several as a dictionary: name → array."""
+    """Return a model. It takes a single input as an array, and several inputs as a dictionary of arrays by name."""
     from ps_cluster.models.flat import as_arguments  # imports TensorFlow
 
     return keras.Model(as_arguments(inputs), outputs, name=name)
 
 
 def fewest_outputs(examples: ExampleSpec) -> int:
-    """Return the fewest outputs that the objective allows. For two classes it is 1: the score of the second class."""
+    """Return the fewest outputs that the objective allows. For two classes this is 1: the score of the second class."""
     return min(OBJECTIVES[examples.objective].output_counts(examples))
 
 

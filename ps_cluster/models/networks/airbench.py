@@ -1,4 +1,4 @@
-"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe for CIFAR-10."""
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The default settings are its CIFAR-10 recipe."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Airbench(ImageNetwork[AirbenchSettings]):
     def build(self, examples: ExampleSpec, settings: AirbenchSettings) -> keras.Model:
         """Return the network: about 2.0 M parameters for CIFAR-10.
 
-        Its layers are a 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation,
-        convolution, normalisation, activation; the largest value of each filter; a dense layer without bias, divided by
-        9. The momentum of the moving statistics is larger than in the paper (0.6 for a batch of 1,024), because a
-        worker's batch is smaller.
+        The layers are a 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation,
+        convolution, normalisation and activation; global max pooling; and a dense layer without bias, whose outputs are
+        divided by 9. The momentum of the moving statistics is larger than in the paper (0.6 for a batch of 1,024),
+        because a worker's batch is smaller.
         """
         activation = settings.activation
         layers = keras.layers

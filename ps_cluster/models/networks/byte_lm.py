@@ -1,7 +1,7 @@
-"""A decoder for text: the blocks of GPT-2 on bytes.
+"""A decoder for text: the blocks of GPT-2, on bytes.
 
-Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3: normalisation before each part,
-and one at the end.
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3: layer normalisation before each
+attention, before each pair of dense layers, and at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ByteLm(Network[ByteLmSettings]):
             raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
 
     def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
-        """Return the network: 1.4 M parameters by default. An output depends only on its position and earlier ones."""
+        """Return the network: 1.4 M parameters by default. Each output depends on no input after its position."""
         layers, window, units = keras.layers, examples.window(self.name), settings.units
         (name,) = examples.inputs
         given = keras.Input((window,), name=name, dtype="uint8")
@@ -55,7 +55,7 @@ class ByteLm(Network[ByteLmSettings]):
 
 
 def _block(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
-    """Return x after attention and after two dense layers. The result of each is added to its input."""
+    """Apply a residual attention layer, and then two dense layers with a residual connection around both."""
     layers, units = keras.layers, settings.units
     y = layers.LayerNormalization(name=f"{name}_norm1")(x)
     attention = layers.MultiHeadAttention(settings.heads, units // settings.heads, name=f"{name}_attention")

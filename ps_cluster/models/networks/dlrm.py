@@ -54,7 +54,7 @@ class Dlrm(NetworkOfKeys[DlrmSettings]):
 
 
 def products_of_pairs(vectors: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
-    """Return the dot products of all pairs of `vectors` [B, width] as [B, pairs]; a single vector is returned itself.
+    """Return the dot products of all pairs of `vectors` [B, width] as [B, pairs]. Return a single vector unchanged.
 
     The pairs are in the order (1, 0), (2, 0), (2, 1), (3, 0), ...: the lower triangle of the products, without its
     diagonal.

@@ -1,4 +1,4 @@
-"""Two towers, such as one for users and one for items: the dot product of their vectors is the score or the rating.
+"""Two towers, e.g. one for users and one for items. The dot product of their vectors is the score or the rating.
 
 Yi et al. 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys, section 3. Here
 the towers are trained on clicks or ratings as they are, without sampled negatives.
