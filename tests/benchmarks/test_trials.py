@@ -5,7 +5,7 @@ import pytest
 from benchmarks import delay_of_one, staleness_chart
 from benchmarks.delay_of_one import ARMS, RULES, costs
 from benchmarks.staleness_chart import arms_of
-from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm, shares_of_cores
+from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm, score_of, shares_of_cores
 from ps_cluster.errors import UserError
 
 
@@ -72,6 +72,13 @@ def test_a_study_never_overwrites_trials_that_another_one_has_kept(tmp_path):
     study(tmp_path, [arm("a", ())], trial("a", 0.1, 0, 100, 0.5))
     both = study(tmp_path, [arm("b", ())], trial("b", 0.1, 0, 100, 0.5))
     assert both.tried(arm("a", ())) and both.tried(arm("b", ()))
+
+
+@pytest.mark.cluster
+def test_a_training_that_diverged_has_no_score():
+    settings = {"model.name": "mlp", "data.dataset": "synthetic", "mode.name": "single", "training.steps": 60}
+    optimizer = {"optimizer.rule": "sgd", "optimizer.learning_rate": 1e5}
+    assert score_of({**settings, **optimizer, "evaluation.draw_results": False}) is None
 
 
 @pytest.mark.parametrize(
