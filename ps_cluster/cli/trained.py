@@ -191,7 +191,7 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
     "--output",
     type=INPUT_PATH,
     callback=_check_output,
-    help="A new folder for all files; default: export in the run directory. With --changed-since: a file.",
+    help="A new folder for all files; default: the folder export in the run directory. With --changed-since it is a file.",
 )
 @option(
     "--check-examples",

@@ -68,7 +68,7 @@ def test_a_placement_that_can_not_be_is_told(placement, workers, says):
         ("conv=one", "is not LAYER=WORKER"),
         ("conv=1:GPU", "is not LAYER=WORKER"),
         ("a=1,a=2", "'a' is placed on worker 1 and on worker 2"),
-        ("a=1:GPU:0,b=1:GPU:1", "worker 1 is asked for GPU:0 and for GPU:1"),
+        ("a=1:GPU:0,b=1:GPU:1", "worker 1 has two devices, GPU:0 and GPU:1"),
         ("a=3", "mode.placement: got 'a=3': the workers are 0 to 2"),
     ],
 )

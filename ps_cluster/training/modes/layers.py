@@ -79,7 +79,7 @@ def places_of(text: str) -> tuple[LayerPlace, ...]:
             if one.layer == other.layer and one.worker != other.worker:
                 raise ValueError(f"'{one.layer}' is placed on worker {one.worker} and on worker {other.worker}")
             if one.worker == other.worker and one.device and other.device and one.device != other.device:
-                raise ValueError(f"worker {one.worker} is asked for {one.device} and for {other.device}: choose one")
+                raise ValueError(f"worker {one.worker} has two devices, {one.device} and {other.device}: choose one")
     return tuple(places)
 
 

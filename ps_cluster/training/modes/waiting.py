@@ -3,9 +3,10 @@
 The shard's critical section decides which worker may continue, so these modes work with only one parameter server. A worker
 waits in the part of its graph that runs on the parameter server:
 
-    admit or push ──►  attempt, in the critical section ── WAIT ──► counted; dequeue, which blocks no thread
-                         ▲                                            │
-                         └──── again ◄── one element for each counted ◄── notify_all: another push, or the chief's tick
+1. An admission or a push makes an attempt in the critical section.
+2. If it has to wait, the section counts it, and it dequeues an element from a queue, which blocks no thread.
+3. Another push or the chief's tick calls `notify_all`, which enqueues an element for each counted worker. Each makes
+   another attempt.
 """
 
 from __future__ import annotations
