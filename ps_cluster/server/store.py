@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -64,6 +64,18 @@ class Pulled:
     is_replay: tf.Tensor | None = None  # bool [], whether every shard already has the step; None if not asked
     batches: tf.Tensor | None = None  # int64 [], the number of batches that the step may take; None: all
     rows: Rows = NO_ROWS  # the rows of embedding tables that follow the weights
+
+
+class StepPush(NamedTuple):
+    """The result of a step, as a worker pushes it to all shards together."""
+
+    step: tf.Tensor  # int64 [], the step id
+    versions: tf.Tensor  # int64 [ps], as pulled
+    # [n] in the wire's dtype, or in float32 if pushes are compressed, followed by the rows' gradients
+    gradient: tf.Tensor
+    fresh: tf.Tensor  # float32 [m], as in `Push`
+    columns: tf.Tensor  # float64 [len(WORKER_COLUMNS)], as in `Push`
+    rows: Rows = NO_ROWS  # the rows of embedding tables that the step has pulled
 
 
 class ParameterStore:
@@ -206,57 +218,25 @@ class ParameterStore:
         parts = zip(self.shards, tf.split(vector, self._weight_lengths), strict=True)
         return tf.concat([shard.codec.rounded(part, seed + index) for index, (shard, part) in enumerate(parts)], 0)
 
-    def push(
-        self,
-        step: tf.Tensor,
-        versions: tf.Tensor,
-        gradient: tf.Tensor,
-        fresh: tf.Tensor,
-        columns: tf.Tensor,
-        rows: Rows = NO_ROWS,
-    ) -> tf.Tensor:
+    def push(self, push: StepPush) -> tf.Tensor:
         """Send one step's result to every shard. Each shard applies its part once.
 
-        Args:
-          step, fresh, columns: as in `Push`.
-          versions: int64 [ps], as pulled.
-          gradient: [n] in the wire's dtype, or in float32 if pushes are compressed, followed by the rows' gradients.
-          rows: the rows of embedding tables that the step has pulled.
-        Returns:
-          int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
+        Return int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
         """
-        parts = self._cut(step, versions, gradient, fresh, columns, rows)
-        return tf.stack([push(part) for push, part in zip(self._pushes, parts, strict=True)])
+        parts = self._parts_of(push)
+        return tf.stack([send(part) for send, part in zip(self._pushes, parts, strict=True)])
 
-    def exchange(
-        self,
-        step: tf.Tensor,
-        versions: tf.Tensor,
-        gradient: tf.Tensor,
-        fresh: tf.Tensor,
-        columns: tf.Tensor,
-        following: tf.Tensor,
-        rows: Rows = NO_ROWS,
-        next_rows: Rows = NO_ROWS,
-    ) -> Messages:
+    def exchange(self, push: StepPush, following: tf.Tensor, next_rows: Rows = NO_ROWS) -> Messages:
         """Push, and return every shard's answer to a pull for step `following`. See `ParameterShard.exchange`.
 
         The answers also hold the outcome of the push, see `outcomes`.
         """
-        parts = self._cut(step, versions, gradient, fresh, columns, rows)
-        places_and_parts = zip(self._exchanges, parts, self._places(next_rows), strict=True)
+        places_and_parts = zip(self._exchanges, self._parts_of(push), self._places(next_rows), strict=True)
         return [exchange(part, following, places) for exchange, part, places in places_and_parts]
 
-    def _cut(
-        self,
-        step: tf.Tensor,
-        versions: tf.Tensor,
-        gradient: tf.Tensor,
-        fresh: tf.Tensor,
-        columns: tf.Tensor,
-        rows: Rows,
-    ) -> list[Push]:
-        """Return each shard's part of a push. Arguments: as for `push`."""
+    def _parts_of(self, push: StepPush) -> list[Push]:
+        """Return each shard's part of a push."""
+        step, versions, gradient, fresh, columns, rows = push
         sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
         lengths = tf.concat([self._weight_lengths, *sizes], 0)
         servers = len(self.shards)

@@ -32,10 +32,10 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import NOT_SCHEDULED, ServerColumns
+from ps_cluster.runs.ledger import NOT_SCHEDULED, WORKER_COLUMNS, ServerColumns, WorkerColumns
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
-from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.store import ParameterStore, Pulled, StepPush
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
@@ -43,7 +43,7 @@ from ps_cluster.training.devices import device_name, graph_of_dispatch
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.session import Session, SessionStart
-from ps_cluster.training.step import Compute, StepResult, WorkerIdentity
+from ps_cluster.training.step import Compute, WorkerIdentity
 from ps_cluster.training.worker import TimedComputation
 
 _NEVER_MS = 2**31 - 1  # 25 days
@@ -223,13 +223,13 @@ def all_reduce_function(
         means: list[tf.Tensor] = tf.split(summed / workers, [tf.size(vector) for vector in vectors])
         return means
 
-    def mean_result(result: StepResult) -> list[tf.Tensor]:
+    def mean_over_workers(push: StepPush) -> list[tf.Tensor]:
         """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
-        if result.fresh.shape[0] == 0 or result.gradient.dtype == tf.float32:
-            return mean(result.gradient, tf.cast(result.fresh, result.gradient.dtype))
+        if push.fresh.shape[0] == 0 or push.gradient.dtype == tf.float32:
+            return mean(push.gradient, tf.cast(push.fresh, push.gradient.dtype))
         # With bfloat16's 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation. Statistics are
         # few, so they are sent in float32.
-        return [*mean(result.gradient), *mean(result.fresh)]
+        return [*mean(push.gradient), *mean(push.fresh)]
 
     def update(who: tf.Tensor) -> tf.Tensor:
         """Apply one update; return this worker's row of the update. `who`: int64 [2], see `WorkerIdentity.both`."""
@@ -239,14 +239,15 @@ def all_reduce_function(
             answer = replica.read_message(replica.pull(identity.worker))
         pulled = Pulled(answer.weights, answer.statistics, answer.numbers[:1])  # the version of the only shard
         step_id = pulled.versions[0] * workers + identity.worker
-        result, row, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
-        with tf.control_dependencies([row]):
-            means = mean_result(result)
+        push, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
+        with tf.control_dependencies([push.columns]):
+            means = mean_over_workers(push)
         entered = now_after(*means)
         gradient, fresh = (after([entered], vector) for vector in means)
-        version = replica.apply_mean(gradient, result.learning_rate, fresh)
+        rate = WorkerColumns(*tf.unstack(push.columns, len(WORKER_COLUMNS))).learning_rate
+        version = replica.apply_mean(gradient, tf.cast(rate, tf.float32), fresh)
         columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
-        return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), row], 0)
+        return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), push.columns], 0)
 
     def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
         who = strategy.run(lambda: WorkerIdentity.read().both())

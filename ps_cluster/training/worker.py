@@ -25,7 +25,7 @@ from ps_cluster.runs.ledger import WorkerColumns
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import DROPPED, NO_STEP
-from ps_cluster.server.store import Messages, ParameterStore, Pulled
+from ps_cluster.server.store import Messages, ParameterStore, Pulled, StepPush
 from ps_cluster.training.devices import graph_of_dispatch
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import Compute, PeriodLimits, StepResult, WorkerIdentity
@@ -123,8 +123,8 @@ class TimedComputation:
         scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
-    ) -> tuple[StepResult, tf.Tensor, Settle]:
-        """Return the result, its row (float64 [len(WORKER_COLUMNS)]), and the function that settles the worker's state.
+    ) -> tuple[StepPush, Settle]:
+        """Return what the worker pushes, and the function that settles the worker's state after the push.
 
         The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay is not
         computed: its result is 0, and every shard will refuse it. Call the returned function with the push's outcomes.
@@ -146,7 +146,8 @@ class TimedComputation:
             settled = [] if sent is None else sent.settle(outcomes)
             return [*settled, *self._compute.settle(step_id, outcomes)]
 
-        return result, stacked(columns), settle
+        push = StepPush(step_id, pulled.versions, result.gradient, result.fresh, stacked(columns), pulled.rows)
+        return push, settle
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> StepResult:
@@ -196,10 +197,8 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         ) -> tuple[tf.Tensor, tf.Tensor, Messages, Rows]:
             pulled, step_id = store.read_messages(messages, asks_for_step=asks, rows=rows), step_ids[position]
             next_rows = compute.rows(following[position])
-            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
-            answer = store.exchange(
-                step_id, pulled.versions, result.gradient, result.fresh, row, following[position], rows, next_rows
-            )
+            push, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
+            answer = store.exchange(push, following[position], next_rows)
             outcomes = store.outcomes(answer)
             if settled := settle(outcomes):  # before the next step reads the worker's state
                 answer = tf.nest.map_structure(partial(after, settled), answer)

@@ -66,15 +66,15 @@ class HeldStore:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def push(self, step, *rest):
-        pushed = self._store.push(step, *rest)
+    def push(self, push):
+        pushed = self._store.push(push)
         with tf.control_dependencies([pushed]):
-            return after(hold("applied", step), pushed)
+            return after(hold("applied", push.step), pushed)
 
-    def exchange(self, step, *rest):
-        messages = self._store.exchange(step, *rest)
+    def exchange(self, push, *rest):
+        messages = self._store.exchange(push, *rest)
         with tf.control_dependencies(tf.nest.flatten(messages)):
-            held_step = hold("applied", step)
+            held_step = hold("applied", push.step)
         return tf.nest.map_structure(partial(after, held_step), messages)
 
 

@@ -13,7 +13,7 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.resharding import resharded
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
-from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.step import WHOLE_PERIOD, Compute
 
@@ -136,7 +136,7 @@ def quadratic_step(store, target):
     def run(step, info):
         pulled = store.pull(tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64))
         gradient = pulled.weights - tf.cast(target, pulled.weights.dtype)
-        return store.push(step, pulled.versions, gradient, tf.ones_like(pulled.statistics), info)
+        return store.push(StepPush(step, pulled.versions, gradient, tf.ones_like(pulled.statistics), info))
 
     return run
 

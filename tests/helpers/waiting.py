@@ -7,6 +7,7 @@ import tensorflow as tf
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import DROPPED
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.slow_down import sleep
 from tests.helpers.stores import row
 
@@ -49,7 +50,7 @@ def bounded_step(store, seconds):
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
         gradient = after([slept], pulled.weights)
-        return store.push(step, pulled.versions, gradient, pulled.statistics, info)[0]
+        return store.push(StepPush(step, pulled.versions, gradient, pulled.statistics, info))[0]
 
     # Trace now. Otherwise the first worker would trace while the others wait.
     run.get_concrete_function(identity(0), row(worker=0), tf.constant(0.0, tf.float64))

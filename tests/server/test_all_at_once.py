@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config.lazy import graph
 from ps_cluster.server.shard import NO_END, ParameterShard
+from ps_cluster.server.store import StepPush
 from tests.helpers.stores import make_store, pull, row
 
 BOTH = threading.Barrier(2)
@@ -48,7 +49,7 @@ def store():
 def push_a_step(store):
     def step():
         pulled = pull(store)
-        return store.push(tf.constant(0, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
+        return store.push(StepPush(tf.constant(0, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row()))
 
     tf.function(step, autograph=False)()
 
@@ -56,7 +57,7 @@ def push_a_step(store):
 def exchange_a_step(store):
     def step():
         pulled, step = pull(store), tf.constant(1, tf.int64)
-        return store.exchange(step, pulled.versions, pulled.weights, pulled.statistics, row(), step + 1)
+        return store.exchange(StepPush(step, pulled.versions, pulled.weights, pulled.statistics, row()), step + 1)
 
     tf.function(step, autograph=False)()
 

@@ -12,6 +12,7 @@ from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
 from tests.helpers.exhaustive import mostly
@@ -33,7 +34,9 @@ def pushed(store, *turns):
     for step, version in turns:
         versions = tf.constant([version] * len(store.shards), tf.int64)
         gradient = tf.constant(GRADIENTS[step], tf.float32)
-        outcomes.append(int(tf.reduce_max(store.push(identity(step), versions, gradient, tf.zeros([3]), row(RATE)))))
+        outcomes.append(
+            int(tf.reduce_max(store.push(StepPush(identity(step), versions, gradient, tf.zeros([3]), row(RATE)))))
+        )
     return outcomes
 
 
@@ -164,7 +167,7 @@ def pulled_and_pushed(store, *events):
             seen.append(held[worker].weights.numpy())
             continue
         gradient = tf.cast(2 * held[worker].weights, tf.float32)
-        store.push(identity(step), held[worker].versions, gradient, tf.zeros([3]), row(RATE / 10, worker))
+        store.push(StepPush(identity(step), held[worker].versions, gradient, tf.zeros([3]), row(RATE / 10, worker)))
     return np.array(seen)
 
 

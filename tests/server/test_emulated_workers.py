@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.server.store import StepPush
 from tests.helpers.stores import (
     LENGTH,
     eagerly,
@@ -38,7 +39,7 @@ def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
     pulled = pull(made[1])
     assert pulled.versions.numpy().tolist() == [10]
     assert (pulled.weights.numpy() == state_of(made[0])["weights"]).all()
-    made[1].push(tf.constant(10, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
+    made[1].push(StepPush(tf.constant(10, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row()))
     assert pull(made[1]).versions.numpy().tolist() == [10]
 
 
@@ -62,7 +63,7 @@ def train(store, steps):
     """Steps down |w|^2 / 2, one after the other."""
     for step in steps:
         pulled = pull(store)
-        store.push(tf.constant(step, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
+        store.push(StepPush(tf.constant(step, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row()))
 
 
 def expected(updates, total):

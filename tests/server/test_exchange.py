@@ -7,6 +7,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, NO_STEP, REFUSED, ParameterShard
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
@@ -28,7 +29,7 @@ def pushed_and_pulled(store):
         pulled = store.pull(identity(0), step=identity(step), asks_for_step=True)
         seen.append(pulled)
         moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
-        store.push(identity(step), pulled.versions, moved, tf.ones_like(pulled.statistics), row())
+        store.push(StepPush(identity(step), pulled.versions, moved, tf.ones_like(pulled.statistics), row()))
     return seen
 
 
@@ -41,7 +42,7 @@ def exchanged(store):
         following = step + 1 if step + 1 < STEPS else NO_STEP
         moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
         fresh = tf.ones_like(pulled.statistics)
-        messages = store.exchange(identity(step), pulled.versions, moved, fresh, row(), identity(following))
+        messages = store.exchange(StepPush(identity(step), pulled.versions, moved, fresh, row()), identity(following))
     assert store.outcomes(messages).numpy().tolist() == [APPLIED] * len(store.shards)
     *vectors, numbers = tf.nest.flatten(messages[0])
     assert {vector.shape[0] for vector in vectors} == {0} and numbers.shape[0] == 3, "nothing follows"
@@ -76,7 +77,7 @@ def test_no_update_comes_between_a_push_and_the_answer_to_it():
 
     @tf.function(autograph=False)
     def exchange(step, versions, info):
-        answer = store.exchange(step, versions, tf.ones([7]), tf.zeros([3]), info, identity(0))
+        answer = store.exchange(StepPush(step, versions, tf.ones([7]), tf.zeros([3]), info), identity(0))
         return store.read_messages(answer, asks_for_step=True).versions
 
     exchange.get_concrete_function(identity(0), tf.constant([0], tf.int64), row())
@@ -97,8 +98,8 @@ def test_the_answer_to_a_replay_is_not_applied_and_says_what_the_ledger_has():
 
     def exchange(step, following):
         pulled = pull(store)
-        arguments = tf.ones([7]), tf.zeros([3]), row(), identity(following)
-        answer = store.exchange(identity(step), pulled.versions, *arguments)
+        push = StepPush(identity(step), pulled.versions, tf.ones([7]), tf.zeros([3]), row())
+        answer = store.exchange(push, identity(following))
         return store.read_messages(answer, asks_for_step=True), store.outcomes(answer).numpy().tolist()
 
     assert [exchange(0, 1)[1], exchange(1, 2)[1]] == [[APPLIED] * 2] * 2

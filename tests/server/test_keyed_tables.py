@@ -17,7 +17,7 @@ from ps_cluster.runs.resharding import resharded
 from ps_cluster.runs.result_rows import KeyedUse
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, REFUSED
-from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.keyed_lines import KeyedLines
 from tests.helpers.exhaustive import mostly
@@ -65,7 +65,7 @@ class Stored:
             )
             pulled = self.store.pull(identity(0), rows=rows)
             fresh = tf.ones_like(pulled.statistics)
-            pushed = self.store.push(step, pulled.versions, pulled.weights, fresh, row(RATE), rows)
+            pushed = self.store.push(StepPush(step, pulled.versions, pulled.weights, fresh, row(RATE), rows))
             return rows.ids[1], self.network.split_rows(pulled.weights, rows)[2], pushed
 
         return run

@@ -13,6 +13,7 @@ from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.resharding import is_even, resharded
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard, Push
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.bounded import BoundedShard
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import (
@@ -177,7 +178,7 @@ def test_staleness_is_the_version_applied_to_less_the_version_read():
     run = quadratic_step(store, TARGET)
     for step in range(4):
         run(tf.constant(step, tf.int64), row())
-    store.push(tf.constant(9, tf.int64), old.versions, old.weights, old.statistics, row())
+    store.push(StepPush(tf.constant(9, tf.int64), old.versions, old.weights, old.statistics, row()))
     (rows,), _ = ledger_of(store)
     assert rows["step"].tolist() == [0, 1, 2, 3, 9] and rows["staleness"].tolist() == [0, 0, 0, 0, 4]
 
@@ -242,8 +243,8 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
     store = make(2)
     for step in range(3):
         pulled = pull(store, worker=step % 2)
-        statistics = tf.ones_like(pulled.statistics)
-        store.push(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, row(worker=step % 2))
+        statistics, info = tf.ones_like(pulled.statistics), row(worker=step % 2)
+        store.push(StepPush(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, info))
     begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
     for shards in (1, 3, 2):
         assert is_even(found.arrays)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR
 from ps_cluster.runs.proof import FactorsOfRates
 from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
+from ps_cluster.server.store import StepPush
 from tests.helpers.stores import LENGTH, eagerly, ledger_of, make_store, pull, row, state_of
 
 RATE, BEGUN = 0.1, 3
@@ -37,7 +38,9 @@ def push(store, workers, first=0):
     for step, worker in enumerate(workers, first):
         pulled = pull(store, worker)
         store.push(
-            tf.constant(step, tf.int64), pulled.versions, tf.ones([LENGTH]), pulled.statistics, row(RATE, worker)
+            StepPush(
+                tf.constant(step, tf.int64), pulled.versions, tf.ones([LENGTH]), pulled.statistics, row(RATE, worker)
+            )
         )
         weights.append(state_of(store)["weights"])
     return np.array(weights)

@@ -15,7 +15,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.staleness.inverse import InverseCorrection, InverseSettings
 from ps_cluster.server.staleness.momentum import corrected_momentum
-from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.server.update_rules.rule import make_rule
 from tests.helpers.stores import eagerly, make_store, pull, row, run_quadratic, state_of
 
@@ -236,7 +236,7 @@ def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_ther
     adaptive = {"staleness.method": "dc_adaptive"}
     three = make_store(2, values=adaptive)
     run_quadratic(three, 5, np.zeros(7, np.float32))
-    three.push(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2))
+    three.push(StepPush(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2)))
     before = state_of(three)["slot_mean_square"]
     assert before[[0, 2]].any(axis=1).all()
     for workers in (2, 5):
@@ -359,7 +359,8 @@ def test_a_shard_does_with_a_method_what_numpy_does(name):
             assert pulled[worker]["weights"].numpy() == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
         else:
             gradient, version = random.normal(size=LENGTH).astype(np.float32), pulled[worker]["versions"]
-            push(tf.constant(steps, tf.int64), version, tf.constant(gradient), tf.zeros([0]), row(RATE, worker))
+            info = row(RATE, worker)
+            push(StepPush(tf.constant(steps, tf.int64), version, tf.constant(gradient), tf.zeros([0]), info))
             reference.push(worker, steps - int(version[0]), gradient, RATE)
             steps += 1
     assert state_of(store)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
@@ -382,6 +383,8 @@ def test_a_shard_takes_the_momentum_of_asynchrony_off_the_optimizers():
         config = build_config(overrides=settings | {"model.precision": "float32", "staleness.method": method})
         store = ParameterStore(["/device:CPU:0"], [BEGINNING], config=config, total_steps=5)
         for step in range(5):
-            store.push(tf.constant(step, tf.int64), pull(store).versions, tf.ones(LENGTH), tf.zeros([0]), row(RATE))
+            store.push(
+                StepPush(tf.constant(step, tf.int64), pull(store).versions, tf.ones(LENGTH), tf.zeros([0]), row(RATE))
+            )
         weights[method] = state_of(store)["weights"]
     assert (weights["momentum"] == weights["none"]).all() and (weights["none"] != START).all()

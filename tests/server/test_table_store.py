@@ -16,7 +16,7 @@ from ps_cluster.runs.resharding import is_even, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, ParameterShard
-from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.modes.sync_ps import RoundShard
 from tests.helpers.exhaustive import mostly
@@ -87,7 +87,11 @@ class Stored:
         """Push the pulled values times a factor as their gradient; return the outcomes."""
         gradient, fresh = factor * pulled.weights, tf.ones_like(pulled.statistics)
         info = row(RATE, worker)
-        return self.store.push(identity(step), pulled.versions, gradient, fresh, info, pulled.rows).numpy().tolist()
+        return (
+            self.store.push(StepPush(identity(step), pulled.versions, gradient, fresh, info, pulled.rows))
+            .numpy()
+            .tolist()
+        )
 
     def step(self, step):
         _, pulled = self.pull(LOOKED_UP[step % len(LOOKED_UP)])
@@ -158,14 +162,14 @@ def test_an_exchange_pushes_the_rows_of_a_step_and_pulls_those_of_the_next_one(s
     following = stored.rows(LOOKED_UP[1])
     fresh = tf.ones_like(pulled.statistics)
     messages = stored.store.exchange(
-        identity(0), pulled.versions, pulled.weights, fresh, row(RATE), identity(1), rows, following
+        StepPush(identity(0), pulled.versions, pulled.weights, fresh, row(RATE), rows), identity(1), following
     )
     alone.train(0)
     assert stored.store.outcomes(messages).numpy().tolist() == [APPLIED] * servers
     answer = stored.store.read_messages(messages, asks_for_step=False, rows=following)
     assert (answer.weights.numpy() == alone.pull(LOOKED_UP[1])[1].weights.numpy()).all()
     last = stored.store.exchange(
-        identity(1), answer.versions, answer.weights, fresh, row(RATE), identity(-1), following, following
+        StepPush(identity(1), answer.versions, answer.weights, fresh, row(RATE), following), identity(-1), following
     )
     alone.train(1)
     assert stored.store.outcomes(last).numpy().tolist() == [APPLIED] * servers
@@ -190,8 +194,8 @@ def test_a_replay_of_a_step_changes_no_row_and_is_counted(servers):
 def test_a_step_that_one_of_two_servers_lacks_changes_the_rows_of_that_server_alone():
     stored, whole = Stored(2), Stored(2)
     rows, pulled = stored.pull(LOOKED_UP[0])
-    whole_push = identity(0), pulled.versions, pulled.weights, pulled.statistics, row(RATE), rows
-    first, _ = stored.store._cut(*whole_push)
+    whole_push = StepPush(identity(0), pulled.versions, pulled.weights, pulled.statistics, row(RATE), rows)
+    first, _ = stored.store._parts_of(whole_push)
     stored.store.shards[0].push(first)  # then the worker died
     arrangement = arrangement_of(stored.network, 2)
     positions = [arrangement.positions(server, np.arange(size)) for server, size in enumerate(arrangement.sizes)]

@@ -17,6 +17,7 @@ from ps_cluster.private_names import variable_of_process
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, ParameterShard, Push
+from ps_cluster.server.store import StepPush
 from ps_cluster.server.wire import BLOCK, LARGE_BYTES, Int8, MessageLayout, TopK
 from ps_cluster.training.modes.bounded import BoundedShard
 from ps_cluster.training.modes.diloco import DilocoShard
@@ -136,7 +137,7 @@ def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, shards):
     pulled, before = pull(store), state_of(store)["weights"]
     assert pulled.weights.dtype == tf.bfloat16
     wanted = store.rounded(gradient, seed(0))
-    store.push(identity(0), pulled.versions, wanted, pulled.statistics, row(0.5))
+    store.push(StepPush(identity(0), pulled.versions, wanted, pulled.statistics, row(0.5)))
     assert state_of(store)["weights"] == pytest.approx(before - 0.5 * wanted.numpy(), abs=1e-5)
     assert abs(wanted.numpy() - gradient.numpy()).max() > 1e-4
 

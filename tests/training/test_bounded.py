@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, REFUSED
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
@@ -29,7 +30,9 @@ def store_with(steps=400, workers=3, **bounds):
 
 def push(store, worker, step, pulled=None):
     pulled = pulled or pull(store, worker)
-    return store.push(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker)).numpy()
+    return store.push(
+        StepPush(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker))
+    ).numpy()
 
 
 def take(store, worker, step, left=2):

@@ -16,6 +16,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.diloco import DilocoShard
 from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalTraining
@@ -218,7 +219,7 @@ def pushed(store, gradients):
     seen = []
     for step, gradient in enumerate(gradients):
         pulled, given = pull(store, step % 3), tf.constant(gradient, tf.float32)
-        store.push(identity(step), pulled.versions, given, pulled.statistics, row(worker=step % 3))
+        store.push(StepPush(identity(step), pulled.versions, given, pulled.statistics, row(worker=step % 3)))
         seen.append(state_of(store)["weights"])
     return seen
 
@@ -253,7 +254,7 @@ def late(store, *turns):
     nothing = pull(store).statistics
     given = [tf.constant(gradient, tf.float32) for gradient in GRADIENTS]
     outcomes = [
-        store.push(identity(step), identity([version]), given[step], nothing, row(worker=step % 3))
+        store.push(StepPush(identity(step), identity([version]), given[step], nothing, row(worker=step % 3)))
         for step, version in turns
     ]
     return [int(outcome[0]) for outcome in outcomes]
@@ -320,7 +321,7 @@ class OfSpeeds:
         times = {"worker": worker, "examples": 128 * batches, "pulled_time": 100.0, "pushed_time": 100.0 + seconds}
         info = tf.constant([times.get(name, 0.0) for name in WORKER_COLUMNS], tf.float64)
         versions = pulled.versions if version is None else identity([version])
-        self.store.push(identity(next(self._step)), versions, tf.zeros(LENGTH), pulled.statistics, info)
+        self.store.push(StepPush(identity(next(self._step)), versions, tf.zeros(LENGTH), pulled.statistics, info))
 
     def next_steps(self, worker):
         return int(pull(self.store, worker).batches)
@@ -349,7 +350,9 @@ def test_a_restored_server_goes_on_with_the_gradients_that_it_has_gathered():
     second.restore(state_of(first))
     for step, gradient in enumerate(GRADIENTS[4:], 4):
         pulled = pull(second)
-        second.push(identity(step), pulled.versions, tf.constant(gradient, tf.float32), pulled.statistics, row())
+        second.push(
+            StepPush(identity(step), pulled.versions, tf.constant(gradient, tf.float32), pulled.statistics, row())
+        )
     assert state_of(second)["weights"] == pytest.approx(expected[-1], abs=1e-6)
 
 
@@ -367,8 +370,8 @@ def test_one_local_step_of_sgd_and_an_outer_step_of_1_without_momentum_is_a_roun
             distance = worker(batch, pulled[0].weights.numpy())["gradient"]
             gradient = quadratic(identity(batch), pulled[1].weights, NOTHING).gradient
             nothing = pulled[0].statistics
-            outer.push(step, pulled[0].versions, tf.constant(distance), nothing, row(worker=index))
-            plain.push(step, pulled[1].versions, gradient, nothing, row(RATE, worker=index))
+            outer.push(StepPush(step, pulled[0].versions, tf.constant(distance), nothing, row(worker=index)))
+            plain.push(StepPush(step, pulled[1].versions, gradient, nothing, row(RATE, worker=index)))
         assert state_of(outer)["weights"] == pytest.approx(state_of(plain)["weights"], rel=1e-5, abs=1e-6)
     assert abs(state_of(outer)["weights"] - START).max() > 0.1
 
@@ -456,7 +459,7 @@ def test_a_period_that_comes_too_late_anyway_is_stopped_between_its_local_steps(
     def noted(batch):
         taken.append(int(batch))
         if len(taken) == 2:
-            store.push(identity(1), identity([0]), tf.zeros(LENGTH), tf.zeros([0]), row(worker=1))
+            store.push(StepPush(identity(1), identity([0]), tf.zeros(LENGTH), tf.zeros([0]), row(worker=1)))
         return batch
 
     def step(batch, weights, statistics):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.elastic import ElasticShard, LocalSteps, moving_rate
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of
@@ -76,7 +77,7 @@ def test_interleaved_workers_come_to_what_algorithm_1_of_the_paper_comes_to():
             parameters = pulled[worker]
             moved = compute(tf.constant(steps[worker], tf.int64), parameters.weights, parameters.statistics)
             number = tf.constant(steps[worker], tf.int64)
-            store.push(number, parameters.versions, moved, parameters.statistics, row(worker=worker))
+            store.push(StepPush(number, parameters.versions, moved, parameters.statistics, row(worker=worker)))
         workers[worker].take_turn(batches_of(step))  # the paper's steps follow their exchange
         pulled[worker], steps[worker] = pull(store, worker), step
         assert state_of(store)["weights"] == pytest.approx(centre, rel=1e-4, abs=1e-5)
@@ -96,7 +97,7 @@ def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre():
     )
     pulled = pull(three, 1)
     assert pulled.weights.shape == [2, LENGTH]
-    three.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
+    three.push(StepPush(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1)))
     others.restore(state_of(three))
     for worker in range(workers):
         centre = np.stack([state_of(three)["weights"]] * 2)
@@ -108,10 +109,12 @@ def test_a_worker_that_begins_late_pulls_the_centre_back_to_the_first_weights_so
     store = make_store(kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd")
     for step in range(20):
         pulled = pull(store, 0)
-        store.push(tf.constant(step, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=0))
+        store.push(
+            StepPush(tf.constant(step, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=0))
+        )
     start, far = np.linspace(-1, 1, LENGTH), state_of(store)["weights"]
     late = pull(store, 1)
-    store.push(tf.constant(20, tf.int64), late.versions, tf.zeros(LENGTH), late.statistics, row(worker=1))
+    store.push(StepPush(tf.constant(20, tf.int64), late.versions, tf.zeros(LENGTH), late.statistics, row(worker=1)))
     assert state_of(store)["weights"] == pytest.approx(far + 0.9 / WORKERS * (start - far), abs=1e-5)
     assert (far - start > 5).all(), "the centre had moved far from there"
 
@@ -120,7 +123,9 @@ def test_a_push_that_comes_twice_is_one_exchange():
     store = make_store(kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd")
     pulled = pull(store, 1)
     for _ in range(2):
-        store.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
+        store.push(
+            StepPush(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
+        )
     start = np.linspace(-1, 1, LENGTH)
     state = state_of(store)
     assert state["weights"] == pytest.approx(start + 0.3, abs=1e-6)

@@ -16,6 +16,7 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
+from ps_cluster.server.store import StepPush
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.all_reduce import CONTINUE, _train, different_replica
 from ps_cluster.training.job import TrainingJob
@@ -69,7 +70,7 @@ class Trained:
             pulled = [pull(store, worker) for worker, _ in steps]
             for (worker, step), had in zip(steps, pulled):
                 weights = had.weights[0] if mode == "elastic" else had.weights
-                store.push(identity(step), had.versions, weights, had.statistics, self._row(step, worker))
+                store.push(StepPush(identity(step), had.versions, weights, had.statistics, self._row(step, worker)))
 
     def _write_sync(self, store):
         (replica,) = store.shards

@@ -10,6 +10,7 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import RoundShape, audit
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.server.shard import APPLIED, DROPPED
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.slow_down import sleep
 from tests.helpers.ledgers import write_journal
@@ -34,7 +35,7 @@ def round_step(store, end):
             with tf.control_dependencies([slept]):
                 step = pulled.versions[0] * 3 + worker
             gradient = pulled.weights * tf.cast(worker + 1, tf.float32)
-            return store.push(step, pulled.versions, gradient, tf.ones_like(pulled.statistics), info)[0]
+            return store.push(StepPush(step, pulled.versions, gradient, tf.ones_like(pulled.statistics), info))[0]
 
         return tf.cond(pulled.versions[0] < end, push, lambda: -1), pulled.versions[0]
 
@@ -85,7 +86,9 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
         for worker in order:
             step, gradient = identity(3 * version + worker), pulled.weights * (worker + 1)
             outcomes += (
-                store.push(step, pulled.versions, gradient, pulled.statistics, row(worker=worker)).numpy().tolist()
+                store.push(StepPush(step, pulled.versions, gradient, pulled.statistics, row(worker=worker)))
+                .numpy()
+                .tolist()
             )
         weights = weights * (1 - 0.1 * (order[0] + order[1] + 2) / 2)
     assert outcomes == [APPLIED, APPLIED, DROPPED] * 6
@@ -102,7 +105,7 @@ def push_to_round(store, version, workers, wanted):
     """Push worker + 1 times ones to round `version`."""
     for worker in workers:
         gradient, step = (worker + 1) * tf.ones(LENGTH), identity(3 * version + worker)
-        (outcome,) = store.push(step, identity([version]), gradient, tf.ones(3), row(worker=worker)).numpy()
+        (outcome,) = store.push(StepPush(step, identity([version]), gradient, tf.ones(3), row(worker=worker))).numpy()
         assert outcome == wanted
 
 
@@ -151,9 +154,9 @@ def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
     pulled = pull(made[0])
     ones = tf.ones(LENGTH)
     for worker in range(2):
-        made[0].push(identity(worker), pulled.versions, ones, pulled.statistics, row(worker=worker))
+        made[0].push(StepPush(identity(worker), pulled.versions, ones, pulled.statistics, row(worker=worker)))
     made[1].restore(state_of(made[0]))
-    made[1].push(identity(2), pulled.versions, 4 * ones, pulled.statistics, row(worker=2))
+    made[1].push(StepPush(identity(2), pulled.versions, 4 * ones, pulled.statistics, row(worker=2)))
     state = state_of(made[1])
     assert dict(zip(COUNTS, state["counts"][0].tolist())) == {
         "version": 1, "accepted": 3, "refused": 0, "dropped": 0

@@ -20,6 +20,7 @@ from ps_cluster.runs.update_samples import (
     write_sample,
 )
 from ps_cluster.server import samples
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import ENOUGH_OF_A_WORKER, UpdateSampler
@@ -59,7 +60,9 @@ class Training:
 
     def push(self, step):
         worker, pulled = self._worker_of[step]
-        self.store.push(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker))
+        self.store.push(
+            StepPush(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker))
+        )
 
     def look(self):
         """Let the sampler look, and take its files as an auditor does, in no time."""

@@ -11,6 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
 from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.modes.elastic import LocalSteps
 from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
@@ -51,7 +52,7 @@ class Workers:
             for part in (
                 lambda: (lambda pulled: (pulled.statistics, pulled.versions))(pull(self.store)),
                 lambda step, statistics: local(step, tf.zeros([2, 1]), statistics).fresh,
-                lambda step, versions, fresh: self.store.push(step, versions, nothing, fresh, row()),
+                lambda step, versions, fresh: self.store.push(StepPush(step, versions, nothing, fresh, row())),
             )
         )
 
@@ -124,7 +125,7 @@ def test_a_round_takes_in_the_mean_of_what_is_fresh():
         pulled = pull(store)
         for worker, fresh in enumerate((1.0, 2.0, 6.0)):
             step = tf.constant(3 * update + worker, tf.int64)
-            store.push(step, pulled.versions, tf.zeros([LENGTH]), tf.fill([3], fresh), row(worker=worker))
+            store.push(StepPush(step, pulled.versions, tf.zeros([LENGTH]), tf.fill([3], fresh), row(worker=worker)))
         expected = np.array([0.5, 0.9, 1.0]) * expected + 3
     assert state_of(store)["statistics"] == pytest.approx(expected)
 

@@ -11,3 +11,4 @@ class Compiled(NoneMethod):
 
     name = COMPILED
     says = "the usual method of the optimizer of the network's compile()"
+    takes_periods = False

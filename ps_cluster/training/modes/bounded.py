@@ -245,8 +245,8 @@ class Bounded(DefaultMode):
                 admitted = shard.admit(identity.worker, after([asked], remaining))
                 rows = compute.rows(step_id)
                 pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats, rows=rows)
-                result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
-                outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row, rows)
+                push, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
+                outcomes = store.push(push)
                 with tf.control_dependencies(settle(outcomes)):
                     return tf.where(tf.equal(outcomes[0], DROPPED), position, position + 1)
 

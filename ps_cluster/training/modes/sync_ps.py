@@ -207,8 +207,8 @@ class SyncPs(DefaultMode):
                 pulled = Pulled(weights, statistics, versions, rows=rows)
                 step_id = versions[0] * config.steps_per_update + identity.worker
                 asked, entered, _ = tf.unstack(admitted)
-                result, row, settle = computation(step_id, pulled, identity, scheduled, asked, entered)
-                outcomes = store.push(step_id, versions, result.gradient, result.fresh, row, rows)
+                push, settle = computation(step_id, pulled, identity, scheduled, asked, entered)
+                outcomes = store.push(push)
                 return pull(identity, end, [outcomes, *settle(outcomes)])
 
             start = pull(identity, end)

@@ -4,6 +4,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.shard import APPLIED
+from ps_cluster.server.store import StepPush
 from ps_cluster.tools.bench import empty
 from tests.helpers.data import only_named
 from tests.helpers.stores import ledger_of, row, state_of
@@ -18,7 +19,7 @@ def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
     store, compute = empty.build_with(7)(config, dataset, ["/device:CPU:0"] * 2, "/device:CPU:0", prefix, None)
     pulled, step = store.pull(tf.constant(0, tf.int64)), tf.constant(1, tf.int64)
     result = compute(step, pulled.weights, pulled.statistics)
-    outcome = store.push(step, pulled.versions, result.gradient, result.fresh, row(learning_rate=0.0))
+    outcome = store.push(StepPush(step, pulled.versions, result.gradient, result.fresh, row(learning_rate=0.0)))
     assert outcome.numpy().tolist() == [APPLIED, APPLIED]
     assert state_of(store)["weights"].tolist() == np.zeros(7).tolist()
     assert [rows["step"].tolist() for rows in ledger_of(store)[0]] == [[1], [1]]
