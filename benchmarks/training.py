@@ -10,6 +10,7 @@ from typing import Any
 
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.runs.result_rows import BROKEN
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
 
@@ -36,5 +37,5 @@ def train(
     argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words]
     ended = subprocess.run(argv, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     is_complete = ended.returncode == 0 and RunDir(root).summary.exists()
-    if not is_complete and not (may_diverge and outcome_of(root)):
+    if not is_complete and not (may_diverge and outcome_of(root) in BROKEN):
         raise RunFailed(f"exit code {ended.returncode} in '{checkout}': {' '.join(argv)}\n{ended.stdout[-2000:]}")

@@ -262,7 +262,8 @@ class Study:
 def shares_of_cores(cores: Sequence[int], at_a_time: int) -> list[set[int]]:
     """Return the cores of each training, so that trainings at the same time do not compete for a core unless they must.
 
-    A thread of the pool keeps its cores, and its trainings inherit them: in Linux each thread has cores of its own.
+    A thread of the pool keeps its cores, and its trainings inherit them, because in Linux each thread has its own set of
+    cores. Whether two of these cores are hyperthreads of the same physical core is not considered.
     """
     return [set(cores[number::at_a_time]) or {cores[number % len(cores)]} for number in range(at_a_time)]
 

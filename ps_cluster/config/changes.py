@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
@@ -10,15 +11,16 @@ from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_found
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, flat, nested
+from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, RULE, flat, nested
 
 # The defaults of later keys depend on the values of earlier keys. Network, data set and mode decide the default rule and
-# batch size, which in turn decide the default learning rate.
+# batch size. The rule decides the default schedule and staleness method, and all of these the default learning rate.
 _DECIDE_RECIPES = (NETWORK.setting, DATA_SET.setting, MODE.setting)
+_DECIDES_METHOD = (RULE.setting,)
 _DECIDE_RATES = (
     "cluster.workers",
     "training.batch_size_per_worker",
-    *(choice.setting for choice in CHOICES if choice.setting not in _DECIDE_RECIPES),
+    *(choice.setting for choice in CHOICES if choice.setting not in (*_DECIDE_RECIPES, *_DECIDES_METHOD)),
 )
 
 _ALWAYS_SHOWN = (
@@ -40,9 +42,10 @@ class ChangedSetting(NamedTuple):
 def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     """Return value and default, by dotted key, of the settings that differ from their defaults."""
     values = flat(config.model_dump(mode="json"))
-    others = tuple(key for key in values if key not in (*_DECIDE_RECIPES, *_DECIDE_RATES))
+    before = (_DECIDE_RECIPES, _DECIDES_METHOD, _DECIDE_RATES)
+    others = tuple(key for key in values if key not in itertools.chain(*before))
     found: dict[str, ChangedSetting] = {}
-    for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
+    for keys in (*before, others):
         chosen = nested({key: one.value for key, one in found.items()})
         default = _class_defaults(config) | flat(defaults_for(chosen)[0])
         found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
@@ -52,7 +55,7 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
 def distinguishing_settings(config: RunConfig) -> dict[str, Any]:
     """Return the values of the most important settings, and of all changed settings, by dotted key."""
     values = flat(config.model_dump(mode="json"))
-    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
+    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDES_METHOD, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
     return {key: values[key] for key in keys if key in values}
 
 

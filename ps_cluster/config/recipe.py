@@ -162,9 +162,9 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     network = NETWORK.chosen_in(merged(base, data_set.recipe, user)) or Network()
     of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
     is_own = not network.name or network.name in NETWORKS.own
-    rule = RULE.name_in(merged(of_network, data_set.recipe, user))
-    safe = {} if is_own else of_users_network(rule)
     of_both = data_set.recipes.get(network.name, {})
+    rule = RULE.name_in(merged(of_network, data_set.recipe, of_both, user))
+    safe = {} if is_own else of_users_network(rule)
     parts: list[NamedLayer] = []
     for origin, settings in (
         ("safe default for a network of your own", safe),

@@ -17,7 +17,7 @@ from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files
-from ps_cluster.config.setting_types import AUTO
+from ps_cluster.config.setting_types import AUTO, COMPILED
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset
@@ -208,6 +208,8 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             f"best/model.keras will need your code: {facts.not_alone}. Give --code to predict and export as well "
             "(docs/extending.md#layers-of-your-own)"
         )
+    if facts.schedule and config.optimizer.rule == COMPILED != config.schedule.kind:
+        notify(f"the schedule of compile() is not used, because schedule.kind is {config.schedule.kind}")
     config = network_check.with_rule_of_compile(config, facts)
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(

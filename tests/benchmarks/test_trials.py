@@ -1,12 +1,18 @@
 """How a study chooses settings, in which order it trains, and how it corrects p values."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from benchmarks import delay_of_one, staleness_chart
 from benchmarks.delay_of_one import ARMS, RULES, costs
 from benchmarks.staleness_chart import arms_of
+from benchmarks.training import train
 from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm, score_of, shares_of_cores
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.runs.checkpoints import mark_ended
+from ps_cluster.runs.run_dir import RunDir
+from tests.helpers.fake_runs import Fake, write_run
 
 
 def arm(name="a", momenta=(0.9, 0.5), scale=1.0):
@@ -72,6 +78,22 @@ def test_a_study_never_overwrites_trials_that_another_one_has_kept(tmp_path):
     study(tmp_path, [arm("a", ())], trial("a", 0.1, 0, 100, 0.5))
     both = study(tmp_path, [arm("b", ())], trial("b", 0.1, 0, 100, 0.5))
     assert both.tried(arm("a", ())) and both.tried(arm("b", ()))
+
+
+COPIES_A_RUN = """import pathlib, shutil, sys
+shutil.copytree(pathlib.Path(__file__).with_name("ended"), sys.argv[sys.argv.index("--run-dir") + 1])
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(("outcome", "is_result"), [("diverged", True), ("completed", False)])
+def test_of_runs_that_end_with_an_error_only_one_that_diverged_is_a_result(tmp_path, outcome, is_result):
+    """A completed run ends with an error if the proof of its updates fails."""
+    ended = write_run(tmp_path / "ended", Fake({}, outcome=outcome))
+    mark_ended(RunDir(ended).checkpoints, last_step=2, outcome=outcome)
+    (tmp_path / "cli.py").write_text(COPIES_A_RUN)
+    with nullcontext() if is_result else pytest.raises(RunFailed, match="exit code 1"):
+        train(tmp_path / "run", {}, checkout=tmp_path, may_diverge=True)
 
 
 @pytest.mark.cluster

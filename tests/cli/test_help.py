@@ -152,5 +152,8 @@ def test_a_comparison_takes_the_environment_under_its_options_and_plans_without_
     *runs, last = told.stdout.splitlines()
     assert sorted(run.split(":")[1] for run in runs) == [" learning rate 0.25", " learning rate 0.5 (scaled)"]
     assert last.startswith("runs: 2, one after the other; memory expected: up to 1.")
+    (tmp_path / "my.py").write_text("def network():\n    raise AssertionError('nobody builds it here')\n")
+    told = CliRunner().invoke(main, [*command, "--model", "my.py:network"])
+    assert told.exit_code == 0 and told.stdout.count(": learning rate that of compile()\n") == 2, told.output
     of_runs = CliRunner().invoke(main, ["compare", "one", "--dry-run"])
     assert_one_line(of_runs.exit_code, of_runs.stderr, ["--dry-run", "leave it out"])

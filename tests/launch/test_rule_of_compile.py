@@ -3,9 +3,13 @@
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.changes import changed
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
+from ps_cluster.launch import network_check
+from ps_cluster.launch.local_run import complete_config
 from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
+from tests.helpers.data import only_named
 
 ADAMW = NetworkFacts(optimizer={"rule": "adam", "learning_rate": 0.001, "weight_decay": 0.004})
 
@@ -68,6 +72,23 @@ def test_the_schedule_is_that_of_compile_unless_somebody_chooses(of_own_network,
     assert with_rule_of_compile(of_own_network(**settings), ADAMW).schedule.kind == settings.get(
         "schedule.kind", "constant"
     )
+
+
+def test_a_schedule_of_compile_that_is_not_used_is_reported(of_own_network, monkeypatch):
+    decay = {"kind": "keras", "function": "CosineDecay", "arguments": {"initial_learning_rate": 0.1, "decay_steps": 10}}
+    monkeypatch.setattr(network_check, "check_network", lambda *_: ADAMW.model_copy(update={"schedule": decay}))
+    said = []
+    complete_config(of_own_network(), only_named(), said.append)
+    assert said == []
+    complete_config(of_own_network(**{"schedule.kind": "cosine"}), only_named(), said.append)
+    assert said == ["the schedule of compile() is not used, because schedule.kind is cosine"]
+
+
+@pytest.mark.parametrize(("settings", "expected"), [({}, set()), ({"staleness.method": "none"}, {"staleness.method"})])
+def test_only_what_was_chosen_beside_the_compiled_rule_counts_as_changed(of_own_network, settings, expected):
+    trained = with_rule_of_compile(of_own_network(**settings), ADAMW)
+    not_of_compile = {key for key in changed(trained) if not key.startswith(("optimizer.", "model."))}
+    assert not_of_compile == expected
 
 
 @pytest.mark.parametrize("key", ["schedule.kind", "staleness.method"])

@@ -63,7 +63,8 @@ class ChaosSettings:
         at which the recipe's warm-up begins, because some runs learn nothing with the highest rate and no warm-up.
         """
         config = self._config()
-        values = {"optimizer.learning_rate": config.optimizer.learning_rate * config.schedule.start_factor, **values}
+        if (rate := config.optimizer.learning_rate) is not None:  # None: that of compile(), which has no warm-up
+            values = {"optimizer.learning_rate": rate * config.schedule.start_factor, **values}
         return (
             *("--dataset", self.dataset, "--model", self.model, "--seed", str(self.seed), "--mode", self.mode),
             *(option for key, value in values.items() for option in ("--set", f"{key}={value}")),

@@ -132,8 +132,8 @@ def _print_plan(comparison: Comparison | None) -> int:
         raise UserError("--dry-run: RUN_DIRS are finished runs, so nothing would be trained: leave it out")
     runs = training_order(planned_runs(comparison))
     for run in runs:
-        rate = run.config.optimizer.learning_rate
-        print_line(f"{run.name}: learning rate {rate:g}{' (scaled)' if run.scaled else ''}")
+        rate = "that of compile()" if (given := run.config.optimizer.learning_rate) is None else f"{given:g}"
+        print_line(f"{run.name}: learning rate {rate}{' (scaled)' if run.scaled else ''}")
     expected = memory.expected(run.config for run in runs)
     print_line(f"runs: {len(runs)}, one after the other; memory expected: {expected}; nothing was started")
     return 0

@@ -8,7 +8,6 @@ from pathlib import Path
 from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.schedules import CONSTANT
-from ps_cluster.config.sections import flat
 from ps_cluster.config.setting_types import AUTO, COMPILED
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
@@ -58,7 +57,7 @@ def train_all(
     # Errors are found before any file is written. Errors that do not depend on the data are found before it is loaded.
     check_unclaimed(output)
     dataset = resolve_data(runs[0].config.data, notify=print_line)
-    comparison = _with_compiled_optimizer(comparison, runs, dataset)
+    comparison = _with_compiled_rate(comparison, runs, dataset)
     runs = planned_runs(comparison)
     complete = [_complete(run.config, comparison, dataset) for run in runs]
     if comparison.target_score is not None:
@@ -78,44 +77,29 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
     complete = complete_config(config, dataset)
     if comparison.seconds is not None and complete.schedule.kind != CONSTANT:
         raise UserError(
-            "--seconds: the network was compiled with a schedule, which needs the number of updates: compile it with a "
-            "constant learning rate, or compare after equally many examples"
+            "--seconds: the network was compiled with a schedule, which needs the number of updates: set "
+            "schedule.kind=constant, or compare after equally many examples"
         )
     return complete
 
 
-def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the optimizer with which the network was compiled, if all arms use this optimizer.
+def _with_compiled_rate(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
+    """Return the comparison with the learning rate with which the network was compiled, if all arms use its optimizer.
 
-    The plan scales learning rates from arm to arm, so it has to know the rate of this optimizer. If the runs leave the
-    schedule or the staleness method to this optimizer, the comparison gets these too.
+    The plan scales learning rates from arm to arm, so it has to know this rate.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison
-    # The settings of one arm must not become settings of the others.
-    arms = []
-    for arm in comparison.arms:
-        own = {
-            key: value
-            for key, value in arm.set.items()
-            if not key.startswith(("optimizer.", "schedule.", "staleness."))
-        }
-        arms.append(arm.model_copy(update={"set": own}))
-    runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
-    stale = [run for run in runs if run.config.staleness.method == COMPILED]
-    complete = _complete((stale or runs)[0].config, comparison, dataset)
-    found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
-    if stale:
-        found["staleness.method"] = complete.staleness.method
-    changes: dict[str, object] = {"settings": {**comparison.settings, **found}}
-    if runs[0].config.schedule.kind == COMPILED:
-        schedule = flat({"schedule": complete.schedule.model_dump(mode="json")})
-        # An arm with another schedule must not get the settings that only this schedule has.
-        changes["arms"] = tuple(
-            arm if "schedule.kind" in arm.set else arm.model_copy(update={"set": {**schedule, **arm.set}})
-            for arm in comparison.arms
+    # The rate of one arm must not become the rate of the others.
+    arms = [
+        arm.model_copy(
+            update={"set": {key: value for key, value in arm.set.items() if not key.startswith("optimizer.")}}
         )
-    return comparison.model_copy(update=changes)
+        for arm in comparison.arms
+    ]
+    [first, *_] = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
+    rate = complete_config(first.config, dataset).optimizer.learning_rate
+    return comparison.model_copy(update={"settings": {**comparison.settings, "optimizer.learning_rate": rate}})
 
 
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.tools.chaos.chaos_report import Evidence
 from ps_cluster.tools.chaos.chaos_run import allowed_here, report_of, run_chaos
@@ -193,3 +194,10 @@ def test_there_is_a_report_where_the_experiment_itself_fails(error):
     report = report_of(Failing())
     assert not report.passed
     assert report.problems == [f"the experiment itself failed: {type(error).__name__}: {error}"]
+
+
+def test_a_network_of_the_user_keeps_the_rate_of_its_compile(tmp_path):
+    (tmp_path / "my.py").write_text("def network():\n    raise AssertionError('nobody builds it here')\n")
+    settings = ChaosSettings(model=NETWORKS.trust_name("my.py:network", tmp_path))
+    assert not any("learning_rate" in option for option in settings.run_options({}))
+    assert any("learning_rate" in option for option in ChaosSettings().run_options({}))

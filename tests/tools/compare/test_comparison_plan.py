@@ -268,6 +268,12 @@ def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
     assert rates == [(pytest.approx(0.03), True), (0.02, False)]
 
 
+def trained_configs(given):
+    """Return the complete configurations with which the runs of a comparison are trained."""
+    planned = comparison_run._with_compiled_rate(given, planned_runs(given), only_named())
+    return [comparison_run._complete(run.config, planned, only_named()) for run in planned_runs(planned)]
+
+
 def test_rates_of_a_compiled_network_are_scaled_from_the_rate_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
     settings = EPOCHS | {"model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
@@ -275,14 +281,15 @@ def test_rates_of_a_compiled_network_are_scaled_from_the_rate_of_its_compile(tmp
     given = comparison(settings, arms=[*own, *arms("async", "sync")], batches=PER_WORKER)
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1, "weight_decay": 0.0})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
-    planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
-    configs = by_mode(planned_runs(planned))
+    configs = {config.mode.name: config for config in trained_configs(given)}
     methods = {mode: config.staleness.method for mode, config in configs.items()}
     assert methods == {"bounded": "none", "async": "gap_aware", "sync": "none"}, "as of a run"
     found = {mode: config.optimizer for mode, config in configs.items()}
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
     rates = {mode: one.learning_rate for mode, one in found.items()}
     assert rates == {"bounded": 0.5, "async": 0.1, "sync": pytest.approx(0.3)}
+    given = comparison(settings, arms=arms("async", "diloco"), batches=PER_WORKER)
+    assert [config.staleness.method for config in trained_configs(given)] == ["gap_aware", "none"]
 
 
 def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_number_of_updates(
@@ -298,14 +305,15 @@ def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_numb
     facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}, schedule=cosine)
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     given = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER)
-    planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
-    assert {run.config.schedule.kind for run in planned_runs(planned)} == {"keras"}
-    own_schedule = arms("async", **{"schedule.kind": "cosine", "schedule.end_factor": 0.1})
-    given = comparison(settings, arms=[*own_schedule, *arms("sync")], batches=PER_WORKER)
-    planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
-    assert {run.config.mode.name: run.config.schedule.kind for run in planned_runs(planned)} == {
-        "async": "cosine", "sync": "keras",
-    }  # fmt: skip
+    assert [config.schedule.kind for config in trained_configs(given)] == ["keras", "keras"]
+    names = [run.name for run in planned_runs(given)]
+    assert names == ["async-batch=128-none-seed0", "sync-batch=128-none-seed0"], "without the schedule"
+    for of_arm in ({"schedule.kind": "cosine", "schedule.end_factor": 0.1}, {"schedule.kind": "constant"}):
+        given = comparison(settings, arms=[*arms("async", **of_arm), *arms("sync")], batches=PER_WORKER)
+        assert [config.schedule.kind for config in trained_configs(given)] == [of_arm["schedule.kind"], "keras"]
+    own = [*arms("async", **{"schedule.kind": "compiled"}), *arms("sync")]
+    given = comparison(settings | {"schedule.kind": "constant"}, arms=own, batches=PER_WORKER)
+    assert [config.schedule.kind for config in trained_configs(given)] == ["keras", "constant"]
     timed = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER, seconds=60)
     own_rule = {"optimizer.rule": "adam", "optimizer.learning_rate": 0.001}
     mixed = comparison(settings, arms=[*arms("async"), *arms("sync", **own_rule)], batches=PER_WORKER, seconds=60)
@@ -313,3 +321,6 @@ def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_numb
         with pytest.raises(UserError, match="--seconds: the network was compiled with a schedule"):
             comparison_run.train_all(given, tmp_path / "out")
     assert trained.names == []
+    constant = {"schedule.kind": "constant"}
+    timed = comparison(settings, arms=arms("async", "sync", **constant), batches=PER_WORKER, seconds=60)
+    assert [config.schedule.kind for config in trained_configs(timed)] == ["constant", "constant"]
