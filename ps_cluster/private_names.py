@@ -98,12 +98,12 @@ def server_def() -> tf.train.ServerDef:
     return present
 
 
-def update_server_def(changed: tf.train.ServerDef, keep_s: int) -> None:
+def update_server_def(changed: tf.train.ServerDef, keep_s: int | None) -> None:
     """Connect this process to the changed tasks of a cluster. The public call would discard the resources of all tasks.
 
-    `keep_s`: how many seconds servers keep this process's resources after its last sign of life.
+    `keep_s`: as for `PartlyConnectedStrategy`.
     """
-    context.context().update_server_def(changed, keep_s)
+    context.context().update_server_def(changed, keep_s or context._KEEP_ALIVE_SECS)
 
 
 # TensorFlow's all-reduce.

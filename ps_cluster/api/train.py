@@ -121,7 +121,7 @@ def train_new(
         config = build_config(None, values)
         name = config.model.name if named or model is None else name_of(model)
         root = keywords.new_folder(run_dir, "run_dir") if run_dir is not None else new_root(config.mode.name, name)
-        untrusted.check_folder(root, "run directory", print_line)
+        untrusted.check_folder(root, "run directory", print_line)  # a warning about security is printed in any case
         check_unused(root)
         run = RunDir(Path(os.path.realpath(root)))
         if model is not None:
@@ -163,7 +163,9 @@ def _resumed(
     if others := [name for name in options if name not in _OF_RESUME]:
         raise UserError(f"{others[0]}: a run is resumed with its own settings; only {', '.join(_OF_RESUME)} may change")
     run = RunDir.open(folder)
-    arguments = [f"--{name}={keywords.plain(value)}" for name, value in options.items() if value is not None]
+    arguments = [
+        f"--{name.replace('_', '-')}={keywords.plain(value)}" for name, value in options.items() if value is not None
+    ]
     if file := _code_to_resume(run, model):
         arguments += ("--code", str(file))
     listener = Listener(run, on_progress=on_progress, on_evaluation=on_evaluation)

@@ -29,7 +29,6 @@ class UpdateParts:
     factors: np.ndarray  # [k], the learning-rate factors of the weights
     decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
     share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
-    is_whole: bool = False  # whether the k positions are the complete vector, in order
 
     @property
     def shared_gradient(self) -> np.ndarray:

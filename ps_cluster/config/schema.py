@@ -328,7 +328,7 @@ class RunConfig(Section):
     def _check_compiled(self) -> None:
         """Check that compile() decides the schedule and the staleness method only if it also decides the rule."""
         for key, value in (("schedule.kind", self.schedule.kind), ("staleness.method", self.staleness.method)):
-            if value == COMPILED != self.optimizer.rule:
+            if value == COMPILED and self.optimizer.rule != COMPILED:
                 raise ValueError(
                     f"{key}: got '{COMPILED}', but optimizer.rule is '{self.optimizer.rule}': choose another value, or "
                     f"optimizer.rule {COMPILED}"

@@ -40,12 +40,11 @@ class StalenessMethod(Named, Generic[OwnSettings]):
       name: the name by which users choose it.
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
-      gathers: whether an update applies several gradients at a time.
       works_by_row: whether the method suits embedding tables: it does not change their rows, or treats each separately.
       takes_periods: whether the method also suits the weight differences that modes with local steps push.
     """
 
-    gathers = takes_periods = works_by_row = False
+    takes_periods = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction[OwnSettings]]
 

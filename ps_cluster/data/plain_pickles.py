@@ -35,8 +35,10 @@ class PickledArray:
 
         Raises ValueError if its values are not integers, or its bytes don't fit the shape.
         """
+        if self._state is None:
+            raise ValueError("an array without content")
         try:
-            _, shape, dtype, column_order, content = self._state or ()
+            _, shape, dtype, column_order, content = self._state
             values: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype))
             return values.reshape(shape, order="F" if column_order else "C")
         except (TypeError, AttributeError, MemoryError) as error:

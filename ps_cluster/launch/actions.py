@@ -67,7 +67,7 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Give up a task. A worker is never restarted. A ps is left out when `RestartTraining` is carried out next."""
+    """Give up a task. A worker is not started again after this. A ps is left out at the next `RestartTraining`."""
 
     task: Task
 

@@ -208,7 +208,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             f"best/model.keras will need your code: {facts.not_alone}. Give --code to predict and export as well "
             "(docs/extending.md#layers-of-your-own)"
         )
-    if facts.schedule and config.optimizer.rule == COMPILED != config.schedule.kind:
+    if facts.schedule and config.optimizer.rule == COMPILED and config.schedule.kind != COMPILED:
         notify(f"the schedule of compile() is not used, because schedule.kind is {config.schedule.kind}")
     config = network_check.with_rule_of_compile(config, facts)
     precision, data_dir = config.model.precision, config.data.data_dir

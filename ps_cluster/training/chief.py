@@ -66,7 +66,7 @@ def train(job: TrainingJob, build: Build = build) -> None:
         session,
         dispatcher,
         lost_after_s=lost_after_s,
-        present=lambda: frozenset(membership.present),
+        present=lambda: membership.present,
         start_again=partial(ask_to_start_again, leading) if leading.alone else None,
     ).run(drain)
     outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)

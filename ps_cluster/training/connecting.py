@@ -25,12 +25,16 @@ from ps_cluster.system.probes import working
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.devices import device_name
-from ps_cluster.training.membership import KEEP_S, Membership
+from ps_cluster.training.membership import Membership
 
 Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"
 
 CONNECT_EVERY_S = 0.2
 TELL_WITHIN_S = 10.0
+# A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
+# servers outlive leaders, and each leader creates new weights and slots. With TensorFlow's 600 s, a server would hold the
+# weights and slots of several leaders.
+KEEP_S = 120
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,12 @@ def connect(
     spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: present})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
     # The strategy has a place for every worker that may ever join, and is connected to the workers that are present.
-    strategy = PartlyConnectedStrategy(
-        resolver, all_workers=len(cluster[WORKER]), keep_s=KEEP_S if leading.alone else None
-    )
+    keep_s = KEEP_S if leading.alone else None
+    strategy = PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
     lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher ends silent tasks
-    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), why_refused, lost_after_s=lost_after_s)
+    membership = Membership(
+        dict(enumerate(cluster[WORKER])), present, why_refused, keep_s=keep_s, lost_after_s=lost_after_s
+    )
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, why_refused)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     replace_failure_handler(membership, coordinator)

@@ -12,7 +12,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -21,17 +21,13 @@ from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import CLOSURE_ERRORS, is_ps_failure, is_worker_failure, server_def, update_server_def
 from ps_cluster.runs.run_dir import say
-from ps_cluster.system.connections import cut
+from ps_cluster.system import connections
 from ps_cluster.system.probes import working
 
 LOOK_EVERY_S = 1.0
 _LONGEST_GAP_S = 15.0  # after a longer time between two looks (with their probes), silence is measured from 0 again
-# A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
-# servers outlive leaders, and each leader creates new weights and slots. With TensorFlow's 600 s, a server would hold the
-# weights and slots of several leaders.
-KEEP_S = 120
 MOST_ERROR_CHARACTERS = 150  # longer errors are shortened in messages to the user
-_RETRY_S = 0.5  # the pause after a failure between a worker and a parameter server
+_RETRY_S = 0.5  # the pause before a dispatch is tried again that cannot succeed at once
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
 
@@ -39,13 +35,14 @@ class Membership:
     """The workers that take part. This class replaces TensorFlow's handler of failed workers.
 
     Attributes:
-      present: the indices of the workers that are part of the cluster now.
+      present: the indices of the workers that take part now. Other threads may read it at any time.
     """
 
     def __init__(
-        self, addresses: Mapping[int, str], present: set[int], why_refused: Callable[[Task], str | None],
-        *, lost_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
-        cut: Callable[[str], None] = cut, notify: Notify = say,
+        self, addresses: Mapping[int, str], present: Iterable[int], why_refused: Callable[[Task], str | None],
+        *, keep_s: int | None = None, lost_after_s: float = math.inf,
+        reach: Callable[[Mapping[int, str]], set[int]] = working,
+        disconnect: Callable[[str], None] = connections.cut, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Start with the workers `present`.
@@ -53,15 +50,18 @@ class Membership:
         Args:
           addresses: index → host:port of all workers that may ever take part.
           why_refused: returns why a new worker can't take part; None if it can.
+          keep_s: as for `PartlyConnectedStrategy`.
           lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
           reach: gets workers as index → host:port, and returns the indices of the workers whose servers answer.
-          cut: ends the connections to an address.
+          disconnect: ends the connections to an address.
         """
-        self.present = set(present)
+        self.present = frozenset(present)
+        self._connected = set(present)  # may also have a worker that is not admitted yet
         self._addresses = dict(addresses)
         self._why_refused = why_refused
         self._reach = reach
-        self._cut = cut
+        self._keep_s = keep_s
+        self._disconnect = disconnect
         self._notify = notify
         self._clock = clock
         self._lost_after_s = lost_after_s
@@ -116,7 +116,8 @@ class Membership:
     def _note_loss(self, worker: int, error: Exception) -> None:
         with self._update:
             was_there = worker in self.present
-            self.present.discard(worker)
+            self.present -= {worker}
+            self._connected.discard(worker)
         if was_there:
             self._notify(
                 f"worker-{worker} is gone ({one_line(str(error), MOST_ERROR_CHARACTERS)}); other workers take its steps"
@@ -134,22 +135,22 @@ class Membership:
 
     def _try_to_take_in(self, worker: int) -> bool:
         with self._update:
-            others = {index: self._addresses[index] for index in self.present if index != worker}
+            others = {index: self._addresses[index] for index in self._connected if index != worker}
             silent = others.keys() - self._reach(others)
-            self._cut_off(silent)
+            self._disconnect_from_lost(silent)
             if silent:
                 return False  # TensorFlow would wait for the silent workers, and block everything
-            members = {index: self._addresses[index] for index in self.present | {worker}}
+            members = {index: self._addresses[index] for index in self._connected | {worker}}
             try:
-                with self._cutting_off_the_silent_of(members):
-                    update_members(members)
+                with self._disconnecting_from_silent(members):
+                    update_members(members, self._keep_s)
             except tf.errors.OpError as error:
                 self._notify(f"worker-{worker} can't join yet ({one_line(str(error), MOST_ERROR_CHARACTERS)})")
                 return False
-            self.present.add(worker)
+            self._connected.add(worker)
         return self._admit_or_refuse(worker)
 
-    def _cut_off(self, silent: Collection[int]) -> None:
+    def _disconnect_from_lost(self, silent: Collection[int]) -> None:
         """End the connections to the members in `silent` that were silent for too long, so that their dispatches fail."""
         now = self._clock()
         known = self._silent_since if now - self._looked_s <= _LONGEST_GAP_S else {}
@@ -157,20 +158,20 @@ class Membership:
         self._silent_since = {worker: known.get(worker, now) for worker in silent}
         for worker, since in self._silent_since.items():
             if now - since >= self._lost_after_s:
-                self._cut_connections(worker, f"has not answered for {now - since:.0f} s")
+                self._disconnect_from(worker, f"has not answered for {now - since:.0f} s")
                 self._silent_since[worker] = now
 
     @contextlib.contextmanager
-    def _cutting_off_the_silent_of(self, members: Mapping[int, str]) -> Iterator[None]:
-        """Cut the connections to silent members if the block takes too long, because TensorFlow waits for these members."""
+    def _disconnecting_from_silent(self, members: Mapping[int, str]) -> Iterator[None]:
+        """End the connections to silent members if the block takes too long, because TensorFlow waits for these members."""
 
-        def cut() -> None:
+        def disconnect() -> None:
             for worker in members.keys() - self._reach(members):
-                self._cut_connections(
+                self._disconnect_from(
                     worker, f"does not answer, and all workers have waited for it for {self._lost_after_s:.0f} s"
                 )
 
-        timer = threading.Timer(min(self._lost_after_s, threading.TIMEOUT_MAX), cut)
+        timer = threading.Timer(min(self._lost_after_s, threading.TIMEOUT_MAX), disconnect)
         timer.daemon = True
         timer.start()
         try:
@@ -178,37 +179,42 @@ class Membership:
         finally:
             timer.cancel()
 
-    def _cut_connections(self, worker: int, why: str) -> None:
+    def _disconnect_from(self, worker: int, why: str) -> None:
         self._notify(f"worker-{worker} {why}: its connections are cut")
         try:
-            self._cut(self._addresses[worker])
+            self._disconnect(self._addresses[worker])
         except OSError as error:  # the host name is not known any more
             self._notify(f"the connections to worker-{worker} can't be cut: {error.strerror}")
 
     def _admit_or_refuse(self, worker: int) -> bool:
-        """Return whether a connected worker may take part. A worker that may not take part is removed again."""
+        """Return whether a connected worker may take part, and let it take part if so.
+
+        A refused worker stays connected until the next worker is taken in.
+        """
         try:
             reason = self._why_refused(Task(WORKER, worker))
         except tf.errors.OpError as error:
             reason = one_line(str(error), MOST_ERROR_CHARACTERS)
         if reason is None:
             self._refused.pop(worker, None)
+            with self._update:
+                self.present |= {worker}
             self._notify(f"worker-{worker} takes part")
             return True
         with self._update:
-            self.present.discard(worker)
+            self._connected.discard(worker)
         if self._refused.get(worker) != reason:
             self._refused[worker] = reason
             self._notify(f"worker-{worker} ({self._addresses[worker]}) is refused: {reason}")
         return False
 
 
-def update_members(workers: Mapping[int, str]) -> None:
-    """Connect this process to a cluster with exactly these workers (index → host:port)."""
+def update_members(workers: Mapping[int, str], keep_s: int | None) -> None:
+    """Connect this process to a cluster with exactly these workers (index → host:port). `keep_s`: as for `Membership`."""
     server = server_def()
     for job in server.cluster.job:
         if job.name == WORKER:
             job.tasks.clear()
             for index, address in workers.items():
                 job.tasks[index] = address
-    update_server_def(server, KEEP_S)
+    update_server_def(server, keep_s)

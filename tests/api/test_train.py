@@ -209,9 +209,11 @@ def again(call, tmp_path):
 
 def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_rows_are_not_told(again, tmp_path):
     seen = []
-    result, arguments = again(build, epochs=4, ps=2, on_evaluation=lambda row: seen.append(row.step))
+    keywords = {"epochs": 4, "max_seconds": 60, "ps": 2}
+    result, arguments = again(build, **keywords, on_evaluation=lambda row: seen.append(row.step))
     code = next((tmp_path / "run" / "code").glob("*.pickle"))
-    assert arguments == ["run", "--resume", str(tmp_path / "run"), "--epochs=4", "--ps=2", "--code", str(code)]
+    changes = ["--epochs=4", "--max-seconds=60", "--ps=2"]
+    assert arguments == ["run", "--resume", str(tmp_path / "run"), *changes, "--code", str(code)]
     assert seen == [30] and result.run_dir == tmp_path / "run"
 
 

@@ -30,11 +30,11 @@ def members(monkeypatch):
     """Members 0 and 1 of 3; `members.up` are the addresses that work, `members.updates` the memberships set."""
     monkeypatch.setattr(membership, "LOOK_EVERY_S", 0.01)
     up, updates, said, unwelcome, cut, time_ = {"a:0", "a:1"}, [], [], {}, [], FakeTime()
-    monkeypatch.setattr(membership, "update_members", lambda workers: updates.append(sorted(workers)))
+    monkeypatch.setattr(membership, "update_members", lambda workers, _: updates.append(sorted(workers)))
     one = Membership(
         {index: f"a:{index}" for index in range(3)}, {0, 1}, lambda task: unwelcome.get(task.index),
         reach=lambda addresses: {key for key, address in addresses.items() if address in up}, notify=said.append,
-        lost_after_s=60, cut=cut.append, clock=time_.clock,
+        lost_after_s=60, disconnect=cut.append, clock=time_.clock,
     )  # fmt: skip
     one.up, one.updates, one.said, one.unwelcome, one.were_cut, one.time = up, updates, said, unwelcome, cut, time_
     yield one
@@ -133,10 +133,13 @@ def test_a_member_that_answers_between_is_not_silent_for_long(members):
 
 def test_a_worker_that_differs_stays_out_and_is_named_once(members):
     members.unwelcome[2] = "training.seed: 0 here, 1 at worker-2"
+    counted = []
+    members._why_refused = lambda task: (counted.append(2 in members.present), members.unwelcome.get(2))[1]
     members.up.add("a:2")
     calls, thread = fail(members, 2, UNKNOWN)
     until(lambda: len(members.updates) > 2)
     assert members.present == {0, 1} and calls == ["failed"]
+    assert not any(counted), "the chief does not count it while it is asked"
     assert sum("training.seed" in line for line in members.said) == 1
     members.unwelcome.clear()
     thread.join(10)
@@ -171,7 +174,7 @@ def test_a_member_whose_name_is_not_known_any_more_ends_nothing(members):
     def unknown(address):
         raise OSError(-2, "Name or service not known")
 
-    members._cut = unknown
+    members._disconnect = unknown
     members.up.discard("a:0")
     members.up.add("a:2")
     _, thread = fail(members, 2, UNKNOWN)
@@ -185,10 +188,10 @@ def test_a_member_whose_name_is_not_known_any_more_ends_nothing(members):
 def test_a_member_that_falls_silent_while_another_is_taken_in_is_cut_off_too(members, monkeypatch):
     """TensorFlow waits for it, until its connections are cut."""
     cut = threading.Event()
-    members._cut = lambda address: (members.were_cut.append(address), cut.set())
+    members._disconnect = lambda address: (members.were_cut.append(address), cut.set())
     members._lost_after_s = 0.05
 
-    def update(workers):
+    def update(workers, _):
         members.up.discard("a:1")
         if not cut.wait(10):
             raise AssertionError("nobody was cut")

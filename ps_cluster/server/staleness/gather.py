@@ -50,7 +50,6 @@ class GatherCorrection(Correction[GatherSettings]):
 class GatherMethod(StalenessMethod[GatherSettings]):
     name = "gather"
     says = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
-    gathers = True
     takes_periods = True
     Settings = GatherSettings
     correction = GatherCorrection
