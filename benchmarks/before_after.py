@@ -23,7 +23,8 @@ from pydantic import BaseModel
 
 from benchmarks.records import Column, keep, print_table
 from benchmarks.training import train
-from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, NameOf, Whole
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.user_layers import parse_assignment

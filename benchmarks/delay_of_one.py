@@ -21,7 +21,8 @@ import click
 from benchmarks.records import RECORDS, Column, keep, print_table
 from benchmarks.staleness_chart import Rule, arm
 from benchmarks.trials import Difference, Study, lines_of
-from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
 

@@ -18,7 +18,8 @@ import click
 
 from benchmarks.records import RECORDS, Column, keep
 from benchmarks.training import train
-from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import CommaList, Whole
 from ps_cluster.files.json_files import read_json
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.runs.result_rows import Summary

@@ -30,7 +30,8 @@ from typing import Any
 import click
 
 from benchmarks.records import Column, keep
-from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line

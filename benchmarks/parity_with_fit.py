@@ -27,7 +27,8 @@ import tensorflow as tf
 import ps_cluster
 from benchmarks.parity_programs import CIFAR10_FOLDER, PROGRAMS, Arrays, cifar10
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT_FILE, CommaList, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, CommaList, Whole
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.report.terminal import print_line
 

@@ -31,7 +31,8 @@ from pyarrow import csv, parquet
 
 import ps_cluster
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Whole
 from ps_cluster.config import build_config
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.data.cache import default_cache_dir

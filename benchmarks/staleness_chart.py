@@ -27,7 +27,8 @@ import click
 
 from benchmarks.records import RECORDS, Column, half_interval, keep, print_table
 from benchmarks.trials import Arm, Difference, Study, lines_of
-from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plot_style

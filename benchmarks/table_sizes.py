@@ -24,7 +24,8 @@ import psutil
 
 import ps_cluster
 from benchmarks.records import Column, keep, print_table
-from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Whole
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import PS
 from ps_cluster.config.user_layers import parse_assignment

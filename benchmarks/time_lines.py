@@ -16,7 +16,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Whole
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, grid, plot_style

@@ -74,10 +74,11 @@ def train(
     """
     refuse_within_a_run("train")
     if resume is not None:
-        if data is not None or run_dir is not None or settings is not None or callbacks is not None:
+        others = {"data": data, "run_dir": run_dir, "settings": settings, "callbacks": callbacks}
+        if given := [name for name, value in others.items() if value is not None]:
             raise UserError(
-                "resume: a run continues with its own data and settings, in its own folder, and without Keras callbacks: leave "
-                "these out"
+                f"{given[0]}: a run is resumed with its own data and settings, in its own folder, and without Keras callbacks: "
+                "leave it out"
             )
         return _resumed(Path(resume), model, options, on_progress, on_evaluation, command)
     values = keywords.values_of(options, settings)

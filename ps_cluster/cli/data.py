@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ps_cluster.cli.command_line import (
-    INPUT_PATH,
-    OUTPUT_FILE,
-    NameOf,
     OneLineErrors,
-    Whole,
     confirmed,
     examples,
     json_option,
@@ -23,6 +19,7 @@ from ps_cluster.cli.command_line import (
     yes_option,
 )
 from ps_cluster.cli.options import GivenSettings, config_layers, config_options
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, NameOf, Whole
 from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.sections import DATA_SET
 from ps_cluster.errors import RunFailed, UserError

@@ -8,7 +8,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from ps_cluster import __version__
-from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, OneOf, command, examples
+from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, command, examples
+from ps_cluster.cli.value_types import OneOf
 
 # Group → command → what it does.
 GROUPS: dict[str, dict[str, str]] = {

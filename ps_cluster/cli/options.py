@@ -16,19 +16,8 @@ from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ps_cluster.cli.command_line import (
-    INPUT_PATH,
-    OUTPUT,
-    Body,
-    NameOf,
-    Number,
-    OneOf,
-    OptionType,
-    Whole,
-    completions,
-    is_given,
-    option,
-)
+from ps_cluster.cli.command_line import OUTPUT, Body, OptionType, is_given, option
+from ps_cluster.cli.value_types import INPUT_PATH, NameOf, Number, OneOf, Whole, completions
 from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.modes import MODES

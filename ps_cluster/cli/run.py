@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT, WORDS, OneOf, command, examples, option
+from ps_cluster.cli.command_line import OUTPUT, WORDS, command, examples, option
 from ps_cluster.cli.options import (
     METRICS_OPTIONS,
     GivenSettings,
@@ -25,6 +25,7 @@ from ps_cluster.cli.options import (
     tensorboard_option,
     trusted_code,
 )
+from ps_cluster.cli.value_types import INPUT_PATH, OneOf
 from ps_cluster.config import Resolved
 from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.modes import MODES

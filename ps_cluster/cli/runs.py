@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ps_cluster.cli.command_line import (
-    INPUT_PATH,
-    OUTPUT_FILE,
-    Number,
     OneLineErrors,
-    OneOf,
-    Whole,
     command,
     confirmed,
     examples,
@@ -27,6 +22,7 @@ from ps_cluster.cli.command_line import (
     yes_option,
 )
 from ps_cluster.cli.options import GivenSettings, config_options, refuse_others, set_option, trusted_code
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Number, OneOf, Whole
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean

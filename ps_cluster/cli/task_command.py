@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from ps_cluster.cli.command_line import OUTPUT_FOLDER, OneOf, Whole, command, examples, option
+from ps_cluster.cli.command_line import command, examples, option
 from ps_cluster.cli.options import (
     GivenSettings,
     config_layers,
@@ -18,6 +18,7 @@ from ps_cluster.cli.options import (
     parameter_of,
     waiting_options,
 )
+from ps_cluster.cli.value_types import OUTPUT_FOLDER, OneOf, Whole
 from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Resume, Task
 from ps_cluster.errors import UserError

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.cli.command_line import (
+from ps_cluster.cli.command_line import command, option
+from ps_cluster.cli.command_line import examples as examples_of_use
+from ps_cluster.cli.options import log_format_option, refuse_others, trusted_code
+from ps_cluster.cli.value_types import (
     INPUT_PATH,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
@@ -18,11 +21,7 @@ from ps_cluster.cli.command_line import (
     Number,
     OneOf,
     Whole,
-    command,
-    option,
 )
-from ps_cluster.cli.command_line import examples as examples_of_use
-from ps_cluster.cli.options import log_format_option, refuse_others, trusted_code
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError

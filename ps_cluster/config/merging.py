@@ -33,6 +33,7 @@ from ps_cluster.config.sections import (
     merged,
     nested,
     strictest,
+    value_in,
 )
 from ps_cluster.config.user_layers import (
     ISOLATION_VARIABLE,
@@ -97,19 +98,19 @@ def resolve(
       UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or a setting is not used
         by the mode. A file may contain unused settings with their defaults, as the config.yaml of a run does.
     """
-    given = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
-    layers = [*given, size] if size else given
-    isolation = nested(strictest(flat(layer.settings) for layer in given))
-    user = merged(*(layer.settings for layer in layers), isolation)
+    written = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
+    of_user = [*written, size] if size else written
+    isolation = nested(strictest(flat(layer.settings) for layer in written))
+    user = merged(*(layer.settings for layer in of_user), isolation)
     base, defaults = defaults_for(user)
-    tree, layers = merged(base, user), [*defaults, *layers]
+    tree, layers = merged(base, user), [*defaults, *of_user]
     try:
         config = fitted(tree)
     except ValidationError as error:
-        origin = _origin(error, layers, given)
+        origin = _origin(error, layers, written)
         message = _setting_of_another_choice(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
         raise UserError(message) from error
-    _check_used(config.mode.name, given, flat(base))
+    _check_used(config.mode.name, written, flat(base))
     return Resolved(config, tuple(layers), tree)
 
 
@@ -128,14 +129,13 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
     Raises UserError if the mode or the section is wrong, or if the mode is code that only this file names.
     """
     tree = read_yaml(file)
+    name = value_in(tree, "mode", "name")
+    if not isinstance(name, str) or "cluster" not in tree:
+        raise UserError(f"{file}: it has no mode.name or no section 'cluster', so it is not the file of a run")
     try:
-        return MODES[tree["mode"]["name"]], ClusterSettings.model_validate(tree["cluster"])
+        return MODES[name], ClusterSettings.model_validate(tree["cluster"])
     except ValidationError as error:
         raise UserError(first_error(error, f"{file}: cluster", PAGE, known_keys())) from error
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{file}: it has no mode.name or no section 'cluster', so it is not the file of a run"
-        ) from error
 
 
 def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:

@@ -131,7 +131,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ),
         (
             {"resume": "runs/none"},
-            "resume: a run continues with its own data and settings, in its own folder, and without",
+            "data: a run is resumed with its own data and settings, in its own folder, and without",
         ),
         ({"run_dir": "gs://bucket/run"}, "run_dir: 'gs://bucket/run' is the address of a remote store"),
         ({"data": {"x_train": [[1], [2]]}}, "data: y_train is missing"),

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.cli.command_line import Number, OneValue, OutputPath, Whole
+from ps_cluster.cli.command_line import OneValue
 from ps_cluster.cli.main import main
+from ps_cluster.cli.value_types import Number, OutputPath, Whole
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.optimizer_rules import OptimizerRule
-from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUpdate
+from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUpdate, WithMomentum
 
 
 class NesterovUpdate(MomentumUpdate):
@@ -13,14 +12,12 @@ class NesterovUpdate(MomentumUpdate):
     looks_ahead = True
 
 
-class Nesterov(OptimizerRule[MomentumSettings]):
+class Nesterov(WithMomentum):
     name = "nesterov"
-    Settings = MomentumSettings
-    staleness_method_of_compile = "gap_aware"
     update = NesterovUpdate
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
         """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g, with the new v."""
         step = parts.learning_rate * parts.factors * parts.shared_gradient
-        velocity = settings.momentum * parts.slots["momentum"] - step
+        velocity = super().equation(settings, parts)["momentum"]
         return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}

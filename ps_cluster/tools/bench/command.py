@@ -6,18 +6,9 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.cli.command_line import (
-    INPUT_PATH,
-    LIST,
-    OUTPUT_FILE,
-    CommaList,
-    NameOf,
-    Whole,
-    command,
-    examples,
-    option,
-)
+from ps_cluster.cli.command_line import command, examples, option
 from ps_cluster.cli.options import GivenSettings, config_options, parameter_of, refuse_others
+from ps_cluster.cli.value_types import INPUT_PATH, LIST, OUTPUT_FILE, CommaList, NameOf, Whole
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.tools.bench import arms

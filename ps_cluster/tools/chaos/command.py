@@ -6,18 +6,8 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.cli.command_line import (
-    OUTPUT_FOLDER,
-    CommaList,
-    NameOf,
-    Number,
-    OneOf,
-    Whole,
-    command,
-    examples,
-    is_given,
-    option,
-)
+from ps_cluster.cli.command_line import command, examples, is_given, option
+from ps_cluster.cli.value_types import OUTPUT_FOLDER, CommaList, NameOf, Number, OneOf, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES

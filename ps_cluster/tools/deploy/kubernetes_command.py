@@ -6,16 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from ps_cluster.cli.command_line import (
-    PRINTED_FILE,
-    Matching,
-    OneLineErrors,
-    OneOf,
-    Whole,
-    examples,
-    option,
-    write_text_to,
-)
+from ps_cluster.cli.command_line import OneLineErrors, examples, option, write_text_to
 from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
     GivenSettings,
@@ -25,6 +16,7 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
+from ps_cluster.cli.value_types import PRINTED_FILE, Matching, OneOf, Whole
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, parse_form_path
 from ps_cluster.errors import UserError

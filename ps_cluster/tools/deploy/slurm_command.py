@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from ps_cluster.cli.command_line import PRINTED_FILE, Matching, OneLineErrors, Whole, examples, option, write_text_to
+from ps_cluster.cli.command_line import OneLineErrors, examples, option, write_text_to
 from ps_cluster.cli.options import (
     LARGEST_PORT,
     OPTIONS_OF_TASKS,
@@ -17,6 +17,7 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
+from ps_cluster.cli.value_types import PRINTED_FILE, Matching, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of

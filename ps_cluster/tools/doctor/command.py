@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ps_cluster.cli.command_line import INPUT_PATH, PRINTED_FILE, STDOUT, command, examples, option, write_json_to
+from ps_cluster.cli.command_line import command, examples, option, write_json_to
+from ps_cluster.cli.value_types import INPUT_PATH, PRINTED_FILE, STDOUT
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine
 

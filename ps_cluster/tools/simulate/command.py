@@ -6,21 +6,9 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.cli.command_line import (
-    INPUT_PATH,
-    OUTPUT_FILE,
-    PRINTED_FILE,
-    STDOUT,
-    CommaList,
-    Number,
-    OneOf,
-    Whole,
-    command,
-    examples,
-    option,
-    write_json_to,
-)
+from ps_cluster.cli.command_line import command, examples, option, write_json_to
 from ps_cluster.cli.options import refuse_others, trusted_code
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, PRINTED_FILE, STDOUT, CommaList, Number, OneOf, Whole
 from ps_cluster.config.modes import MODES
 from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.simulate.costs import can_simulate, known_costs

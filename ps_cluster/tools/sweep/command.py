@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ps_cluster.cli.command_line import LIST, OUTPUT_FOLDER, OneOf, Whole, command, examples, option
+from ps_cluster.cli.command_line import command, examples, option
 from ps_cluster.cli.options import GivenSettings, config_layers, config_options, tensorboard_option, trusted_code
+from ps_cluster.cli.value_types import LIST, OUTPUT_FOLDER, OneOf, Whole
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
 from ps_cluster.tools.sweep.space import parse_varied
