@@ -43,7 +43,7 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What the workers share out. data: the batches, and each worker has the whole network. layers: the network's layers.
+"""What is divided among the workers. data: the batches; each worker has the whole network. layers: the network's layers.
 width: the units of each layer."""
 
 

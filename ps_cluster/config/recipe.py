@@ -197,7 +197,7 @@ def _staleness_method(settings: Layer) -> NamedLayer:
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:
-    """Return the recipe's rates for a configuration, even if it uses other rates; None if the recipe has none."""
+    """Return the rates that the recipe has for a configuration, whether or not they are used; None if it has none."""
     place = (*rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
     return next((rates for rates in found_rates(NETWORKS[config.model.name]) if rates.place == place), None)
 

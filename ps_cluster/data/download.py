@@ -165,7 +165,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 def _open(request: urllib.request.Request, patience: Patience) -> http.client.HTTPResponse:
     """Call urlopen in a thread, with a limit on the total time.
 
-    The timeout of urlopen itself does not limit the resolution of a host name, and begins anew for each address of it.
+    The timeout of urlopen does not limit the resolution of a host name, and it starts again for each of the host's addresses.
     """
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 

@@ -126,7 +126,7 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock or folder `path` until this process ends. If the system refuses, nobody waits for this process."""
+    """Hold a shared lock on the file or folder `path` until this process ends, or none if the system refuses the lock."""
     with contextlib.suppress(OSError):
         _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 

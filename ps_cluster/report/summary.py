@@ -162,7 +162,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Return a summary with the newest scores, the recomputed updates of its proof, and what follows from both."""
+    """Return a summary with the newest scores, the recomputed updates of its proof, and the fields that depend on these."""
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
     changes: dict[str, object] = {"evaluation": evaluation}

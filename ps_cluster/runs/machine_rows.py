@@ -66,7 +66,7 @@ class MachineRow(Row):
 
 
 class NetworkSummary(Row):
-    """Whether the processes of a run had a private network, where no other program reaches their ports.
+    """Whether the processes of a run had a private network, in which no other program can reach their ports.
 
     `notice`: why the network was not private; None if it was.
     """

@@ -28,7 +28,7 @@ class Phases(NamedTuple, Generic[Value]):
 
 
 class TimeShares(NamedTuple):
-    """How a worker spent the time from the first pull to the last update of all workers, in shares that sum to 1.
+    """The shares, which sum to 1, of what a worker did between the first pull and the last update of all workers.
 
     Attributes:
       returns: the share in which the parameter server's reply is on its way back, between the steps of a dispatch. In

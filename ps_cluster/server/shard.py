@@ -50,6 +50,11 @@ NO_END = 2**40  # more steps or versions than a run can have
 NO_STEP = -1  # instead of a step id if there is no step
 
 
+def columns_by_name(columns: tf.Tensor) -> WorkerColumns:
+    """Return the worker's columns of the ledger, float64 [len(WORKER_COLUMNS)], by name, float64 [] each."""
+    return WorkerColumns(*tf.unstack(columns, len(WORKER_COLUMNS)))
+
+
 class Push(NamedTuple):
     """The result of a step, as a worker sends it to a shard."""
 
@@ -65,7 +70,7 @@ class Push(NamedTuple):
     @property
     def from_worker(self) -> WorkerColumns:
         """The worker's columns of the ledger, by name, float64 [] each."""
-        return WorkerColumns(*tf.unstack(self.columns, len(WORKER_COLUMNS)))
+        return columns_by_name(self.columns)
 
     @property
     def worker(self) -> tf.Tensor:

@@ -32,9 +32,10 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import NOT_SCHEDULED, WORKER_COLUMNS, ServerColumns, WorkerColumns
+from ps_cluster.runs.ledger import NOT_SCHEDULED, ServerColumns
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.shard import columns_by_name
 from ps_cluster.server.store import ParameterStore, Pulled, StepPush
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
@@ -244,7 +245,7 @@ def all_reduce_function(
             means = mean_over_workers(push)
         entered = now_after(*means)
         gradient, fresh = (after([entered], vector) for vector in means)
-        rate = WorkerColumns(*tf.unstack(push.columns, len(WORKER_COLUMNS))).learning_rate
+        rate = columns_by_name(push.columns).learning_rate
         version = replica.apply_mean(gradient, tf.cast(rate, tf.float32), fresh)
         columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
         return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), push.columns], 0)
