@@ -82,7 +82,7 @@ def rate_origin(config: RunConfig) -> str:
     mode, workers = rated_as(config.mode_kind, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
     found = rates_found(config)
-    if found is not None and found.learning_rate == config.optimizer.learning_rate:
+    if found is not None and found.are_used_by(config):
         return f"found by a sweep for {place}"
     if found is not None:
         return f"the rate of {model} for all modes, because the one for {place} was found with other settings"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from ps_cluster.config.datasets import DataSet
 from ps_cluster.config.modes import Mode
@@ -51,25 +51,35 @@ BELONG_TOGETHER = (
 class FoundRates(Section):
     """Optimizer settings, and the mode, number of workers (1 in mode single) and batch size for which they were found.
 
-    If beta_2 or global_clip_norm is None, the recipe's value for all modes is used.
+    Attributes:
+      optimizer: the section `optimizer` as far as it differs from the recipe for all modes. It has a learning rate.
     """
 
     mode: str
     workers: int = Field(ge=1)
     batch_size_per_worker: int = Field(ge=1)
-    learning_rate: float = Field(gt=0)
-    momentum: float = Field(ge=0, lt=1)
-    beta_2: float | None = Field(default=None, ge=0, lt=1)
-    global_clip_norm: float | None = Field(default=None, gt=0)
+    optimizer: dict[str, Any]
+
+    @field_validator("optimizer")
+    @classmethod
+    def _has_a_rate(cls, optimizer: dict[str, Any]) -> dict[str, Any]:
+        if "learning_rate" not in optimizer:
+            raise ValueError("add a learning_rate")
+        return optimizer
 
     @property
     def place(self) -> tuple[str, int, int]:
         return self.mode, self.workers, self.batch_size_per_worker
 
-    def layer(self) -> dict[str, Any]:
-        """Return the settings as a layer of a configuration."""
-        names = {"learning_rate", "momentum", "beta_2", "global_clip_norm"}
-        return {"optimizer": self.model_dump(include=names, exclude_none=True)}
+    @property
+    def layer(self) -> Layer:
+        """The settings as a layer of a configuration."""
+        return {"optimizer": self.optimizer}
+
+    def are_used_by(self, config: RunConfig) -> bool:
+        """Return whether a configuration has this rule, learning rate and momentum."""
+        names = self.optimizer.keys() & {"rule", "learning_rate", "momentum"}
+        return all(getattr(config.optimizer, name, None) == self.optimizer[name] for name in names)
 
 
 _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
@@ -128,7 +138,7 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     return mode.name, workers if mode.has_workers else 1
 
 
-def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
+def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> Layer:
     """Return the table's entry for the mode, workers and batch size of `settings` as a layer, or {} if it has none.
 
     Args:
@@ -136,18 +146,22 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
       user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. A staleness method that is the
         rule's default anyway is an exception.
     """
-    mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
+    mode = MODE.chosen_in(settings)
     if mode is None:
         return {}  # the validation refuses it later
+    batch_size = value_in(settings, "training", "batch_size_per_worker")
+    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
+    found = next((found.layer for found in table if found.place == place), {})
+    rule = RULE.chosen_in(merged(settings, found))
+    if rule and rule.needs_matrices and mode.shares_steps:
+        return {}
     # With local steps the method belongs to the outer step, and the table to the local steps.
     is_usual = mode.promise.takes_local_steps or (
         rule is not None and STALENESS_METHOD.name_in(settings) == rule.staleness_method
     )
     if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
-    batch_size = value_in(settings, "training", "batch_size_per_worker")
-    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
-    return next((found.layer() for found in table if found.place == place), {})
+    return found
 
 
 def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
@@ -181,7 +195,7 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     base = adapted_to_choices(base, user)
     found = found_for(found_rates(network), merged(base, user), merged(data_set.recipe, of_both, user))
     parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
-    base = merged(base, found)
+    base = merged(adapted_to_choices(base, found), found)
     if not any(part.has(METHOD) for part in parts):
         parts.append(_staleness_method(merged(base, user)))
         base = merged(base, parts[-1].settings)

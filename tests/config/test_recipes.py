@@ -7,11 +7,12 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
+from ps_cluster.models.networks import found
 from ps_cluster.tools.compare.comparison_plan import has_rates_of_recipe, planned_runs, read_comparison
 
-ASYNC = {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, "momentum": 0.5}
-SINGLE = {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.8}
-FOUND = {"optimizer": {"rule": "adam", "learning_rate": 0.001, "momentum": 0.9}, "modes": [ASYNC, SINGLE]}
+ASYNC = found("async", batch=384, learning_rate=0.002, momentum=0.5)
+SINGLE = found("single", workers=1, learning_rate=0.004, momentum=0.8)
+FOUND = {"optimizer": {"rule": "adam", "learning_rate": 0.001, "momentum": 0.9}, "modes": [*ASYNC, *SINGLE]}
 
 
 @pytest.fixture
@@ -68,19 +69,43 @@ def test_async_takes_the_staleness_method_of_its_rule_unless_somebody_chooses_an
 
 
 def test_rates_that_were_found_may_come_with_clipping_and_the_mean_square(recipe):
-    recipe(FOUND | {"modes": [SINGLE | {"beta_2": 0.9, "global_clip_norm": 0.5}]})
-    found = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "single"}).optimizer
-    assert (found.learning_rate, found.beta_2, found.global_clip_norm) == (0.004, 0.9, 0.5)
+    further = {"beta_2": 0.9, "global_clip_norm": 0.5}
+    recipe(FOUND | {"modes": found("single", workers=1, learning_rate=0.004, momentum=0.8, **further)})
+    single = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "single"}).optimizer
+    assert (single.learning_rate, single.beta_2, single.global_clip_norm) == (0.004, 0.9, 0.5)
     other = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync"}).optimizer
     assert (other.beta_2, other.global_clip_norm) == (0.999, None)
+
+
+def test_rates_may_come_with_a_rule_of_their_own_and_its_staleness_method(recipe):
+    recipe(FOUND | {"modes": found("async", "single", learning_rate=0.02, momentum=0.9, rule="muon")})
+    config = build_config(None, {"model.name": "tutorial_cnn"})
+    assert (config.optimizer.rule, config.optimizer.learning_rate, config.staleness.method) == ("muon", 0.02, "none")
+    assert not hasattr(config.optimizer, "beta_2"), "that is of adam"
+    assert has_rates_of_recipe(config)
+    assert rates({"staleness.method": "none"}) == (0.02, 0.9), "muon has this method anyway"
+    other = build_config(None, {"model.name": "tutorial_cnn", "staleness.method": "predict"})
+    assert (other.optimizer.rule, other.optimizer.learning_rate) == ("adam", 0.001)
+    assert not has_rates_of_recipe(other)
+
+
+@pytest.mark.parametrize("mode", ["layers", "width"])
+def test_a_mode_that_divides_the_network_does_not_get_a_rule_that_needs_whole_matrices(recipe, mode):
+    """Otherwise these modes have the rates of a single process."""
+    recipe(FOUND)
+    assert rates({"mode.name": mode}) == (0.004, 0.8)
+    recipe(FOUND | {"modes": found("single", workers=1, learning_rate=0.02, momentum=0.9, rule="muon")})
+    config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": mode})
+    assert (config.optimizer.rule, config.optimizer.learning_rate) == ("adam", 0.001)
 
 
 @pytest.mark.parametrize(
     ("modes", "named"), [
         ([{"mode": "async"}], "the recipe of network tutorial_cnn: 'modes.0.workers' is missing"),
         (3, "the recipe of network tutorial_cnn: modes"),
-        ([ASYNC | {"learning_rate": -1}], "learning_rate"),
-        ([ASYNC, SINGLE, SINGLE | {"momentum": 0}], "twice"),
+        (found("async", momentum=0.5), "modes.0.optimizer.*add a learning_rate"),
+        (found("async", learning_rate=-1), "optimizer.learning_rate"),
+        ([*ASYNC, *SINGLE, *SINGLE], "twice"),
     ],
 )  # fmt: skip
 def test_a_table_that_cant_be_is_refused(recipe, modes, named):

@@ -130,7 +130,8 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
     """The straggler and the backup workers do not fit the default of three workers, and the rate was found for five."""
     configs = []
     monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
-    found = recipe.FoundRates(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
+    rates = {"learning_rate": 0.07, "momentum": 0.1}
+    found = recipe.FoundRates(mode="sync-ps", workers=5, batch_size_per_worker=128, optimizer=rates)
     monkeypatch.setattr(recipe, "found_rates", lambda *_: (found,))
     cluster = CHIEF | {"ps": ["b:2"], "worker": [f"w{index}:1" for index in range(5)]}
     tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})

@@ -22,6 +22,19 @@ Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, m
 """The numbers of units of successive dense layers."""
 
 
+def found(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> list[dict[str, Any]]:
+    """Return entries of the table `modes` in a recipe: settings that were found on held-out examples for each of `modes`.
+
+    Args:
+      workers: the number of workers for which they were found; 1 for mode single.
+      batch: the batch size of a worker for which they were found.
+      optimizer: the section `optimizer` as far as it differs from the recipe for all modes.
+    """
+    return [
+        {"mode": mode, "workers": workers, "batch_size_per_worker": batch, "optimizer": optimizer} for mode in modes
+    ]
+
+
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each channel. If a channel is constant, return 1 as its deviation."""
     channels = field.shape[-1] if field.shape else 1

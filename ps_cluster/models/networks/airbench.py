@@ -11,7 +11,7 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
+from ps_cluster.models.networks import ImageNetwork, found, mean_and_std, pixels
 
 PATCHES = 2_100_000  # the largest number of patches from which the whitening is computed
 PATCHES_AT_ONCE = 100_000  # patches per conversion to float32; converting all at once is slower, and takes 200 MB more
@@ -39,9 +39,8 @@ class Airbench(ImageNetwork[AirbenchSettings]):
         "training": {"epochs": 7.0},
         "schedule": {"image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]},
         "modes": [  # async is best at the default rate: docs/results.md, "Rates by mode"
-            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
-            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
-            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 1.0, "momentum": 0.6},
+            *found("sync", "sync-ps", learning_rate=2.0, momentum=0.6),
+            *found("single", workers=1, learning_rate=1.0, momentum=0.6),
         ],
     }  # fmt: skip
 

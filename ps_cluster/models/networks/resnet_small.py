@@ -5,7 +5,7 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, pixels, scored
+from ps_cluster.models.networks import ImageNetwork, found, pixels, scored
 
 
 class ResnetSmall(ImageNetwork[ActivationSettings]):
@@ -16,9 +16,8 @@ class ResnetSmall(ImageNetwork[ActivationSettings]):
         "training": {"epochs": 8.0, "label_smoothing": 0.0},
         "optimizer": {"learning_rate": 0.05, "momentum": 0.8, "weight_decay": 0.002, "learning_rate_factors": []},
         "modes": [  # docs/results.md, "Rates by mode"
-            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.4, "momentum": 0.8},
-            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.4, "momentum": 0.8},
-            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.4, "momentum": 0.8},
+            *found("sync", "sync-ps", learning_rate=0.4, momentum=0.8),
+            *found("single", workers=1, learning_rate=0.4, momentum=0.8),
         ],
     }  # fmt: skip
 

@@ -5,12 +5,14 @@ https://www.tensorflow.org/tutorials/images/cnn
 
 from __future__ import annotations
 
+from typing import Any
+
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores
+from ps_cluster.models.networks import ADAM, ImageNetwork, found, pixels, scores
 
-_CLIPPED = {"momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5}
+_CLIPPED: dict[str, Any] = {"momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5}
 
 
 class TutorialCnn(ImageNetwork[ActivationSettings]):
@@ -24,14 +26,13 @@ class TutorialCnn(ImageNetwork[ActivationSettings]):
         "training": {"epochs": 15.0, "label_smoothing": 0.0},
         "optimizer": {**ADAM, "learning_rate": 0.001},
         "modes": [
-            {"mode": "async", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.003, **_CLIPPED},
-            {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, **_CLIPPED},
-            {"mode": "bounded", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.001, "momentum": 0.5},
-            {"mode": "bounded", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.001, "momentum": 0.5},
-            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.008, **_CLIPPED},
-            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.008, **_CLIPPED},
-            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.5},
-            {"mode": "single", "workers": 1, "batch_size_per_worker": 384, "learning_rate": 0.008, "momentum": 0.9},
+            *found("async", learning_rate=0.003, **_CLIPPED),
+            *found("async", batch=384, learning_rate=0.002, **_CLIPPED),
+            *found("bounded", learning_rate=0.001, momentum=0.5),
+            *found("bounded", batch=384, learning_rate=0.001, momentum=0.5),
+            *found("sync", "sync-ps", learning_rate=0.008, **_CLIPPED),
+            *found("single", workers=1, learning_rate=0.004, momentum=0.5),
+            *found("single", workers=1, batch=384, learning_rate=0.008, momentum=0.9),
         ],
     }  # fmt: skip
 

@@ -190,6 +190,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     Settings: type[RuleSettings] = MuonSettings
     usual_rate = 0.02  # as in the source; Keras's Muon scales its steps differently
     update: type[UpdateRule[MuonsSettings]] = MuonUpdate
+    needs_matrices = True
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
         """Return only v = momentum x v + g. The step of a matrix can't be computed from a part of its weights."""
@@ -197,7 +198,7 @@ class Muon(OptimizerRule[MuonsSettings]):
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
-        if mode.shares_steps:
+        if self.needs_matrices and mode.shares_steps:
             raise ValueError(
                 f"optimizer.rule: got '{self.name}': it needs whole matrices, but mode {mode.name} divides the network among "
                 "the workers: choose another mode, or another rule"

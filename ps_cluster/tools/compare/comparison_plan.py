@@ -285,10 +285,9 @@ def _digest(text: str) -> str:
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
-    found, optimizer = rates_found(config), config.optimizer
-    given = optimizer.learning_rate, optimizer.momentum_if_any or 0.0
-    return found is not None and (found.learning_rate, found.momentum) == given
+    """Return whether the network's recipe has this rule, learning rate and momentum for this mode, workers and batch."""
+    found = rates_found(config)
+    return found is not None and found.are_used_by(config)
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
