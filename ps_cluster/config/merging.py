@@ -203,6 +203,6 @@ def defaults_for(user: Layer) -> tuple[Layer, tuple[NamedLayer, NamedLayer]]:
 
     They do not contain settings of a mode, network, … that is not chosen.
     """
-    defaults = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
+    defaults = read_yaml(CONFIG_FOLDER / "default.yaml")
     base, recipe = recipe_for(defaults, user)
-    return base, (NamedLayer(DEFAULTS, defaults), recipe)
+    return base, (NamedLayer(DEFAULTS, adapted_to_choices(defaults, user)), recipe)

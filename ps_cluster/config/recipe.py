@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from ps_cluster.config.datasets import DataSet
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.networks import NETWORKS, Network
-from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.optimizer_rules import RULES, OptimizerRule
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import (
@@ -177,8 +177,10 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
     is_own = not network.name or network.name in NETWORKS.own
     of_both = data_set.recipes.get(network.name, {})
-    rule = RULE.name_in(merged(of_network, data_set.recipe, of_both, user))
-    safe = {} if is_own else of_users_network(rule)
+    recipes = merged(of_network, data_set.recipe, of_both)
+    usual_rule = RULE.name_in(merged(base, recipes))
+    safe = {} if is_own else of_users_network(RULE.name_in(merged(recipes, user)))
+    base = adapted_to_choices(base, user)
     parts: list[NamedLayer] = []
     for origin, settings in (
         ("safe default for a network of your own", safe),
@@ -193,6 +195,9 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
         base = merged(adapted_to_choices(base, settings), used)
         parts.append(NamedLayer(origin, used))
     base = adapted_to_choices(base, user)
+    if not safe and (chosen := RULE.chosen_in(user)) and chosen.name != usual_rule:
+        parts.append(_usual_rate(chosen))
+        base = merged(base, parts[-1].settings)
     found = found_for(found_rates(network), merged(base, user), merged(data_set.recipe, of_both, user))
     parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
     base = merged(adapted_to_choices(base, found), found)
@@ -200,6 +205,12 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
         parts.append(_staleness_method(merged(base, user)))
         base = merged(base, parts[-1].settings)
     return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
+
+
+def _usual_rate(rule: OptimizerRule[Any]) -> NamedLayer:
+    """Return a layer with the rate of a rule that the user chose: the recipe's rate was found for another rule."""
+    rate = {} if rule.usual_rate is None else {"optimizer": {"learning_rate": rule.usual_rate}}
+    return NamedLayer(f"default of rule {rule.name}", rate)
 
 
 def _staleness_method(settings: Layer) -> NamedLayer:

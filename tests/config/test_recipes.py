@@ -40,11 +40,13 @@ def test_a_mode_gets_the_rate_that_was_found_for_its_workers_and_batch_and_no_ot
     ("setting", "rate"), [
         ({"optimizer.learning_rate": 0.01}, (0.01, 0.9)),
         ({"optimizer.momentum": 0.1}, (0.001, 0.1)),
-        ({"optimizer.rule": "nesterov"}, (0.001, 0.9)),
+        ({"optimizer.rule": "nesterov"}, (0.01, 0.9)),
+        ({"optimizer.rule": "nesterov", "optimizer.learning_rate": 0.2}, (0.2, 0.9)),
+        ({"optimizer.rule": "adam"}, (0.001, 0.9)),
         ({"optimizer.weight_decay": 0.1}, (0.004, 0.8)),
     ],
 )  # fmt: skip
-def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting, rate):
+def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table_and_another_rule_its_usual_rate(recipe, setting, rate):
     recipe(FOUND)
     assert rates({"mode.name": "single"} | setting) == rate
 
