@@ -10,11 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 Slots = Mapping[str, np.ndarray]
 """Name → float64 [k], or [1] for a single number of the shard."""
+
+
+class Matrix(NamedTuple):
+    """The position of a matrix in a vector, where the matrix is stored row by row."""
+
+    begin: int
+    rows: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.size
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,9 @@ class UpdateParts:
     factors: np.ndarray  # [k], the learning-rate factors of the weights
     decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
     share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
+    matrices: Sequence[
+        Matrix
+    ] = ()  # for a rule that needs whole matrices: their positions among the k values, in order
 
     @property
     def shared_gradient(self) -> np.ndarray:

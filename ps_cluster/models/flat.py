@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.config.equations import Matrix
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.embedding_tables import NO_TABLES, LookUp, TableCall, Tables
@@ -70,16 +71,20 @@ class FlatLayout:
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)
 
-    def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
-        """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
+    def matrices(self, patterns: Sequence[str]) -> list[Matrix]:
+        """Return the position of each variable with at least two axes and one of the patterns in its path.
 
-        `begin` is the variable's position in the vector. The last axis (units or filters) becomes the columns, and all
-        other axes together become the rows. The kernels of queries, keys and values in Keras's attention, [inputs,
-        heads, units of a head], are an exception: their first axis becomes the rows.
+        The last axis (units or filters) becomes the columns, and all other axes together become the rows. The kernels
+        of queries, keys and values in Keras's attention, [inputs, heads, units of a head], are an exception: their
+        first axis becomes the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
-            (int(begin), rows := shape[0] if path.endswith(ATTENTION_INPUTS) else prod(shape[:-1]), prod(shape) // rows)
+            Matrix(
+                int(begin),
+                rows := shape[0] if path.endswith(ATTENTION_INPUTS) else prod(shape[:-1]),
+                prod(shape) // rows,
+            )
             for begin, path, shape in zip(begins, self.paths, self.shapes)
             if len(shape) > 1 and any(fnmatchcase(path, f"*{pattern}*") for pattern in patterns)
         ]

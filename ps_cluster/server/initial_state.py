@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ps_cluster.config.equations import Matrix
 from ps_cluster.errors import UserError
 from ps_cluster.models.keyed_rows import KeyedPart
 from ps_cluster.server.leftovers import new_leader_prefix, note
-from ps_cluster.server.update_rules.rule import Matrix
 
 
 @dataclass(frozen=True)

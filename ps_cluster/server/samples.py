@@ -7,8 +7,8 @@
 
 A place is the memory for one sampled update. Everything is read and kept in the critical section of the shard, together
 with the pull or push itself. The weights that a pull has given to a worker are kept completely, because the gradient
-can't be computed again from a part of them. For the other vectors a sample of positions is enough, because an update
-acts on each weight by itself.
+can't be computed again from a part of them. For the other vectors a sample of positions is enough, because most rules
+act on each weight by itself. For a rule that needs whole matrices, the sample is a range that has at least one of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ps_cluster.config.equations import Matrix
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.kept_rows import KeptRows, RowValues
@@ -78,12 +79,22 @@ class UpdateSamples:
 
     If a pull gives one vector of n weights, the places take at most the memory of two vectors, or `MOST_BYTES` if that
     is more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
+    If a single matrix needs more, the places take more.
 
     Attributes:
       places: the number of updates that can be kept at a time.
     """
 
-    def __init__(self, state: KeptState, section: tf.CriticalSection, *, given: int, wire: tf.DType, device: str):
+    def __init__(
+        self,
+        state: KeptState,
+        section: tf.CriticalSection,
+        *,
+        given: int,
+        wire: tf.DType,
+        device: str,
+        matrices: Sequence[Matrix] = (),
+    ):
         """Create the variables.
 
         Args:
@@ -91,6 +102,7 @@ class UpdateSamples:
           given: the number of weights that a pull gives; a multiple of n if it gives several vectors.
           wire: the dtype in which a pull gives weights.
           device: the name of the shard's device.
+          matrices: the positions of the matrices that the shard's rule needs as a whole.
         """
         self._state, self._section, self._device = state, section, device
         self._length, statistics = state.weights.shape[0], state.statistics.shape[0]
@@ -101,6 +113,11 @@ class UpdateSamples:
         vectors_kept = 4 + 2 * len(self._slots) + len(self._of_pull)
         self._count = self._length if self._length <= WHOLE_UP_TO else self._length // vectors_kept
         self._stride = max(1, self._length // max(1, self._count))
+        # With matrices, the kept positions are a range that begins at one of these.
+        self._begins: list[int] = []
+        if matrices:
+            self._stride, self._count = 1, max(self._count, *(one.size for one in matrices))
+            self._begins = sorted({min(one.begin, self._length - self._count) for one in matrices})
         place_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
         most = 1 if state.tables else MOST_PLACES
         self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, most))
@@ -266,8 +283,10 @@ class UpdateSamples:
           update: the update's number.
           worker: if a worker is named, the place keeps the first update from `update` on for which that worker pulls
             weights.
-          offset: the first of the positions at which vectors are kept.
+          offset: a random number, which decides at which positions vectors are kept.
         """
+        if self._begins:
+            offset = self._begins[offset % len(self._begins)]
         self._arm(*(tf.constant(value, tf.int64) for value in (place, update, worker, offset)))
 
     @graph

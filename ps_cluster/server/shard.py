@@ -203,6 +203,7 @@ class ParameterShard:
             # Without a unique name, the section would share its lock with all sections created eagerly on the device.
             self.section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
+        self._matrices = start.matrices
         self.checkpoint = ShardCheckpoint(self)
         statistics = (tf.float32, self.statistics_length)
         self.capabilities = replace(
@@ -235,7 +236,9 @@ class ParameterShard:
             self.tables,
         )
         given = self.capabilities.vectors_given * self.length
-        self.samples = UpdateSamples(state, self.section, given=given, wire=self.wire, device=self.device)
+        self.samples = UpdateSamples(
+            state, self.section, given=given, wire=self.wire, device=self.device, matrices=self._matrices
+        )
 
     @property
     def parameters(self) -> int:

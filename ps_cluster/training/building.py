@@ -11,6 +11,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import Matrix
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -23,7 +24,6 @@ from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Part, RowRange
 from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.devices import accelerator_of
 from ps_cluster.training.memory import TableMemoryLimit, check_memory, machines_of
@@ -146,7 +146,7 @@ def make_network(
             say(warning)
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
-    matrices = tuple(Matrix(*place) for place in network.weights.matrices(config.optimizer.matrix_patterns))
+    matrices = tuple(network.weights.matrices(config.optimizer.matrix_patterns))
     # Each batch of a step keeps the share `keep` of the statistics that the previous batch has left.
     keep = network.keep**config.batches_per_step
     return network, InitialState(

@@ -90,7 +90,16 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         weights, seen = given.astype(np.float64), statistics.astype(np.float64)
         for place, batch in enumerate(self._batches_of(gradient)):
             found = self._of_batch(batch, gradient.worker, self._rounded(weights), seen)
-            parts = UpdateParts(weights, found.gradient, slots, self._rate(batch), place, self.factors, self.decay)
+            parts = UpdateParts(
+                weights,
+                found.gradient,
+                slots,
+                self._rate(batch),
+                place,
+                self.factors,
+                self.decay,
+                matrices=self.matrices,
+            )
             new = rule.equation(settings, parts)
             assert new is not None, "`why_unchecked` has checked that there is an equation"
             slots = {name: new[name] for name in slots}

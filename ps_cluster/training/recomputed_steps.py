@@ -73,6 +73,7 @@ class RecomputedSteps:
       factors: float32 [n], the learning-rate factors of the weights.
       decay: float32 [n], the share of each weight that decay removes per unit of learning rate.
       keep: float32 [m], the share of the statistics that one batch keeps.
+      matrices: the positions of the matrices that the optimizer rule needs as a whole.
     """
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
@@ -91,6 +92,7 @@ class RecomputedSteps:
         self.factors = self._layout.factors(
             (rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors
         )
+        self.matrices = self._layout.matrices(config.optimizer.matrix_patterns)
         self.decay = np.broadcast_to(decay_rates(config.optimizer, self.factors), self.factors.shape)
 
     @property

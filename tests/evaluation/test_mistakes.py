@@ -7,10 +7,17 @@ code of their own to compute it again.
 import re
 from unittest import mock
 
+import numpy as np
 import pytest
 
+from ps_cluster.config.equations import Matrix
 from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.evaluation.recomputation import without_cut_matrices
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.runs.update_samples import SampledShard
+from ps_cluster.server import samples
+from ps_cluster.server.update_rules import muon
+from ps_cluster.server.update_rules.muon import orthogonal
 from ps_cluster.server.update_rules.nesterov import Nesterov
 from tests.helpers.exhaustive import EXHAUSTIVE, mostly
 from tests.helpers.local_training import TABLES, train
@@ -106,6 +113,36 @@ def test_a_mistake_is_found_or_stands_among_those_that_are_not(mode, mistake, tm
     with MISTAKES[mistake]():
         problems = train(tmp_path / "run", **TRIED[mode]).problems
     assert bool(problems) == (mistake not in NEVER_FOUND), problems
+
+
+@pytest.mark.parametrize("parameter_servers", [1, 2])
+def test_orthogonal_steps_are_computed_again_also_if_only_some_matrices_are_sampled(parameter_servers, tmp_path):
+    settings = {
+        "mode.name": "async", "cluster.parameter_servers": parameter_servers, "optimizer.rule": "muon",
+        "optimizer.fixed_norm_every": 3,
+    }  # fmt: skip
+    with mock.patch.object(samples, "WHOLE_UP_TO", 100):
+        trained = train(tmp_path / "right", **settings)
+        with mock.patch.object(muon, "orthogonal", lambda matrix, steps: orthogonal(matrix, steps - 1)):
+            mistaken = train(tmp_path / "wrong", **settings)
+    assert trained.problems == [] and trained.result.proof.recomputed.unchecked == []
+    assert 0 < trained.result.proof.recomputed.largest_deviations["weights"] < 0.5
+    assert mistaken.problems and all("the weights" in problem for problem in mistaken.problems)
+
+
+def test_a_matrix_of_which_only_a_part_is_sampled_is_left_out():
+    values = np.arange(10.0)
+    shard = SampledShard(
+        update=0, worker=0, version=0, positions=np.arange(2, 12), given=values, given_positions=values,
+        given_statistics=values, at_pull={}, rows_at_pull=values, gradient=values,
+        before={"weights": values, "count": values[:1]}, after={"weights": values + 1}, fresh=values,
+        statistics_before=values, statistics_after=values,
+    )  # fmt: skip
+    part, matrices = without_cut_matrices(shard, [Matrix(0, 2, 2), Matrix(5, 2, 2), Matrix(10, 3, 1)])
+    assert part.positions.tolist() == [4, 5, 6, 7, 8, 9]
+    assert part.gradient.tolist() == part.before["weights"].tolist() == [2, 3, 4, 5, 6, 7]
+    assert part.after["weights"].tolist() == [3, 4, 5, 6, 7, 8] and part.before["count"].tolist() == [0]
+    assert matrices == [(1, 2, 2)]
 
 
 def test_a_rule_without_an_equation_is_said_to_be_unchecked_and_its_gradients_are_checked(tmp_path):

@@ -8,11 +8,13 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.equations import Matrix, UpdateParts
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.update_rules.muon import orthogonal
-from ps_cluster.server.update_rules.rule import Matrix, make_rule
+from ps_cluster.server.update_rules.rule import decay_rates, make_rule
 
 RATE, MOMENTUM, DECAY = 0.1, 0.6, 0.5
 PATHS = ("net/whiten/kernel", "net/conv/kernel", "net/conv/bias", "net/wide/kernel")
@@ -61,7 +63,7 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
     start = random.normal(size=LAYOUT.length).astype(np.float32)
     factors = LAYOUT.factors([("wide", 3.0)])
     weights = tf.Variable(start)
-    matrices = [Matrix(*place) for place in LAYOUT.matrices(("conv", "wide"))]
+    matrices = LAYOUT.matrices(("conv", "wide"))
     rule = make_rule(of(weight_decay=DECAY).optimizer, weights, factors, matrices=matrices)
     expected, velocity = start.astype(np.float64), np.zeros(LAYOUT.length)
     for number in range(3):
@@ -78,11 +80,34 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
     np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("share", [None, 0.3])
+@pytest.mark.parametrize("rule", ["muon", "muon_adam"])
+def test_an_update_is_what_the_equation_says(rule, share):
+    random = np.random.default_rng(0)
+    factors = LAYOUT.factors([("wide", 3.0), ("conv", 0.0)])
+    settings = of(rule=rule, weight_decay=DECAY, fixed_norm_every=2).optimizer
+    matrices = LAYOUT.matrices(("kernel",))
+    weights = tf.Variable(random.normal(size=LAYOUT.length).astype(np.float32))
+    updates = make_rule(settings, weights, factors, matrices=matrices)
+    decay = np.broadcast_to(decay_rates(settings, factors), LAYOUT.length)
+    for count in range(3):
+        gradient = random.normal(size=LAYOUT.length).astype(np.float32)
+        before, was = {name: slot.numpy() for name, slot in updates.slots.items()}, weights.numpy()
+        parts = UpdateParts(was, gradient, before, RATE, count, factors, decay, share, matrices)
+        given = None if share is None else tf.constant(share)
+        updates.apply(tf.constant(gradient), tf.constant(RATE, tf.float32), tf.constant(count, tf.int64), given)
+        expected = RULES[rule].equation(settings, parts)
+        assert expected.keys() == {"weights", *updates.slots}
+        for name, value in expected.items():
+            found = (weights if name == "weights" else updates.slots[name]).numpy()
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=2e-4 * RATE, err_msg=f"{name}, update {count}")
+
+
 def test_with_muon_adam_matrices_move_as_with_muon_and_all_other_weights_as_with_adam():
     random = np.random.default_rng(0)
     start, factors = random.normal(size=LAYOUT.length), LAYOUT.factors([("wide", 3.0)])
     gradients = random.normal(size=[3, LAYOUT.length])
-    places = [Matrix(*place) for place in LAYOUT.matrices(("conv", "wide"))]
+    places = LAYOUT.matrices(("conv", "wide"))
     weights = {}
     for name, own, rate, matrices in (
         ("muon_adam", {"rate_of_others": 0.2, "beta_2": 0.9}, RATE, places),
@@ -147,7 +172,7 @@ def test_without_matrices_all_parts_are_equally_long(servers):
 
 def test_shards_change_matrices_as_one_shard_does():
     random = np.random.default_rng(0)
-    places = tuple(Matrix(*place) for place in LAYOUT.matrices(("conv", "wide")))
+    places = tuple(LAYOUT.matrices(("conv", "wide")))
     start = random.normal(size=LAYOUT.length).astype(np.float32)
     factors = LAYOUT.factors([("wide", 3.0)])
     gradients = random.normal(size=[2, LAYOUT.length]).astype(np.float32)
@@ -172,7 +197,7 @@ def test_a_frozen_matrix_keeps_its_norm():
     begin, rows, columns = place = LAYOUT.matrices(("conv",))[0]
     weights = tf.Variable(np.ones(LAYOUT.length, np.float32))
     factors = LAYOUT.factors([("conv", 0.0)])
-    rule = make_rule(of(fixed_norm_every=1).optimizer, weights, factors, matrices=[Matrix(*place)])
+    rule = make_rule(of(fixed_norm_every=1).optimizer, weights, factors, matrices=[place])
     rule.apply(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(0, tf.int64))
     assert (weights.numpy()[begin : begin + rows * columns] == 1).all()
 
@@ -191,7 +216,7 @@ def test_matrices_get_a_fixed_norm_before_every_nth_update():
     moved = {}
     for every in (0, 2):
         weights = tf.Variable(start)
-        rule = make_rule(of(fixed_norm_every=every).optimizer, weights, LAYOUT.factors([]), matrices=[Matrix(*place)])
+        rule = make_rule(of(fixed_norm_every=every).optimizer, weights, LAYOUT.factors([]), matrices=[place])
         moved[every] = []
         for number in range(2):
             before = weights.numpy()

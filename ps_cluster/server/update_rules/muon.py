@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.equations import Matrix, Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
@@ -17,7 +17,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, Matrix, RuleVariables, UpdateRule, times
+from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, RuleVariables, UpdateRule, times
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
@@ -185,6 +185,21 @@ def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
     return tf.matmul(x, product) if tall else tf.matmul(product, x)
 
 
+def orthogonal_in_numpy(matrix: np.ndarray, steps: int) -> np.ndarray:
+    """Return the same as `orthogonal`, in float64 and by the source's own iteration: X <- a X + (b A + c A A) X, A = X X^T.
+
+    `matrix`: float64 [m, n]; it is transposed first if m > n.
+    """
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonal_in_numpy(matrix.T, steps).T
+    a, b, c = ORTHOGONALISING
+    x: np.ndarray = matrix / (np.linalg.norm(matrix) or 1.0)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
 class Muon(OptimizerRule[MuonsSettings]):
     name = "muon"
     Settings: type[RuleSettings] = MuonSettings
@@ -193,8 +208,29 @@ class Muon(OptimizerRule[MuonsSettings]):
     needs_matrices = True
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
-        """Return only v = momentum x v + g. The step of a matrix can't be computed from a part of its weights."""
-        return {"momentum": settings.momentum * parts.slots["momentum"] + parts.shared_gradient}
+        """Return what `MuonUpdate` describes. The orthogonal steps are computed as in the source, without Gram matrices."""
+        velocity = settings.momentum * parts.slots["momentum"] + parts.shared_gradient
+        update = parts.shared_gradient + settings.momentum * velocity
+        step, slots = self._step_of_others(settings, parts, velocity, update)
+        weights, step = parts.decayed_weights, step.copy()
+        scales = settings.fixed_norm_every and parts.updates_before % settings.fixed_norm_every == 0
+        for matrix in parts.matrices:
+            place = slice(matrix.begin, matrix.end)
+            if not parts.factors[place].any():
+                continue
+            shaped = update[place].reshape(matrix.rows, matrix.columns)
+            whole = orthogonal_in_numpy(shaped, settings.orthogonal_steps)
+            step[place] = max(1.0, matrix.columns / matrix.rows) ** 0.5 * whole.reshape(-1)
+            if scales and (norm := np.linalg.norm(weights[place])):
+                weights[place] *= matrix.columns**0.5 / norm
+        weights = weights - parts.learning_rate * parts.factors * step
+        return {"weights": weights, "momentum": velocity, **slots}
+
+    def _step_of_others(
+        self, settings: MuonsSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray
+    ) -> tuple[np.ndarray, Slots]:
+        """Return the same as the method of `MuonUpdate` with this name, in float64."""
+        return update, {}
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
@@ -220,7 +256,11 @@ class MuonAdam(Muon[MuonAdamSettings]):
     Settings = MuonAdamSettings
     update = MuonAdamUpdate
 
-    def equation(self, settings: MuonAdamSettings, parts: UpdateParts) -> Slots:
-        """Return v, as `Muon` does, and the mean square of Adam."""
+    def _step_of_others(
+        self, settings: MuonAdamSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray
+    ) -> tuple[np.ndarray, Slots]:
         variance = settings.beta_2 * parts.slots["variance"] + (1 - settings.beta_2) * parts.gradient**2
-        return {**super().equation(settings, parts), "variance": variance}
+        count = parts.updates_before + 1
+        rate = settings.rate_of_others * (1 - settings.beta_2**count) ** 0.5 / (1 - settings.momentum**count)
+        step = rate * (1 - settings.momentum) * velocity / (np.sqrt(variance) + settings.epsilon)
+        return step, {"variance": variance}

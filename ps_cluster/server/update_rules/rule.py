@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 
+from ps_cluster.config.equations import Matrix
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, OwnSettings, RuleSettings
 
@@ -33,22 +34,6 @@ class OnThisDevice:
 
 
 ON_THIS_DEVICE = OnThisDevice()
-
-
-class Matrix(NamedTuple):
-    """The position of a matrix in the vector of all weights, where the matrix is stored row by row."""
-
-    begin: int
-    rows: int
-    columns: int
-
-    @property
-    def size(self) -> int:
-        return self.rows * self.columns
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.size
 
 
 def make_rule(
