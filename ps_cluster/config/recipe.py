@@ -1,7 +1,8 @@
 """Compute the recipe: one layer of settings that suit the chosen network, data set, mode, workers and batch size.
 
 `modes` in the recipe of a network (`Network.recipe`) is a table of learning rates and momenta that were found on held-out
-examples. An entry is used only for its own mode, number of workers and batch size. It is never scaled to others.
+examples. An entry is used only for its own mode, number of workers and batch size. It is never scaled to others. `divided`
+has other settings for the modes that divide the network, because not every optimizer rule works with them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 
 OF_MODES = "modes"  # the table in a recipe
+OF_DIVIDED = "divided"  # the settings in a recipe for modes that divide the network among the workers
 METHOD = STALENESS_METHOD.setting
 # These settings belong together: if the user sets one of them, none is taken from the table.
 BELONG_TOGETHER = (
@@ -52,7 +54,8 @@ class FoundRates(Section):
     """Optimizer settings, and the mode, number of workers (1 in mode single) and batch size for which they were found.
 
     Attributes:
-      optimizer: the section `optimizer` as far as it differs from the recipe for all modes. It has a learning rate.
+      optimizer: the section `optimizer` as far as it differs from the recipe for all modes. It has a learning rate, and no
+        rule, because all modes of a comparison have to have the same rule.
     """
 
     mode: str
@@ -63,8 +66,8 @@ class FoundRates(Section):
     @field_validator("optimizer")
     @classmethod
     def _has_a_rate(cls, optimizer: dict[str, Any]) -> dict[str, Any]:
-        if "learning_rate" not in optimizer:
-            raise ValueError("add a learning_rate")
+        if "learning_rate" not in optimizer or "rule" in optimizer:
+            raise ValueError("it needs a learning_rate, and can't have a rule")
         return optimizer
 
     @property
@@ -77,8 +80,8 @@ class FoundRates(Section):
         return {"optimizer": self.optimizer}
 
     def are_used_by(self, config: RunConfig) -> bool:
-        """Return whether a configuration has this rule, learning rate and momentum."""
-        names = self.optimizer.keys() & {"rule", "learning_rate", "momentum"}
+        """Return whether a configuration has this learning rate and momentum."""
+        names = self.optimizer.keys() & {"learning_rate", "momentum"}
         return all(getattr(config.optimizer, name, None) == self.optimizer[name] for name in names)
 
 
@@ -146,22 +149,18 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
       user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. A staleness method that is the
         rule's default anyway is an exception.
     """
-    mode = MODE.chosen_in(settings)
+    mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
         return {}  # the validation refuses it later
-    batch_size = value_in(settings, "training", "batch_size_per_worker")
-    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
-    found = next((found.layer for found in table if found.place == place), {})
-    rule = RULE.chosen_in(merged(settings, found))
-    if rule and rule.needs_matrices and mode.shares_steps:
-        return {}
     # With local steps the method belongs to the outer step, and the table to the local steps.
     is_usual = mode.promise.takes_local_steps or (
         rule is not None and STALENESS_METHOD.name_in(settings) == rule.staleness_method
     )
     if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
-    return found
+    batch_size = value_in(settings, "training", "batch_size_per_worker")
+    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
+    return next((found.layer for found in table if found.place == place), {})
 
 
 def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
@@ -174,10 +173,12 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     # An unknown name, which the validation refuses, has no recipe.
     data_set = DATA_SET.chosen_in(merged(base, user)) or DataSet()
     network = NETWORK.chosen_in(merged(base, data_set.recipe, user)) or Network()
-    of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
+    of_network = {key: value for key, value in network.recipe.items() if key not in (OF_MODES, OF_DIVIDED)}
+    mode = MODE.chosen_in(merged(base, data_set.recipe, user))
+    divided = network.recipe.get(OF_DIVIDED, {}) if mode is not None and mode.shares_steps else {}
     is_own = not network.name or network.name in NETWORKS.own
     of_both = data_set.recipes.get(network.name, {})
-    recipes = merged(of_network, data_set.recipe, of_both)
+    recipes = merged(of_network, divided, data_set.recipe, of_both)
     usual_rule = RULE.name_in(merged(base, recipes))
     safe = {} if is_own else of_users_network(RULE.name_in(merged(recipes, user)))
     base = adapted_to_choices(base, user)
@@ -185,6 +186,7 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     for origin, settings in (
         ("safe default for a network of your own", safe),
         (f"recipe of network {network.name}", of_network),
+        (f"recipe of network {network.name} for modes that divide it", divided),
         (f"recipe of data set {data_set.name}", data_set.recipe),
         (
             f"recipe of data set {data_set.name} for network {network.name}",
@@ -198,9 +200,10 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     if not safe and (chosen := RULE.chosen_in(user)) and chosen.name != usual_rule:
         parts.append(_usual_rate(chosen))
         base = merged(base, parts[-1].settings)
-    found = found_for(found_rates(network), merged(base, user), merged(data_set.recipe, of_both, user))
+    table = () if divided else found_rates(network)
+    found = found_for(table, merged(base, user), merged(data_set.recipe, of_both, user))
     parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
-    base = merged(adapted_to_choices(base, found), found)
+    base = merged(base, found)
     if not any(part.has(METHOD) for part in parts):
         parts.append(_staleness_method(merged(base, user)))
         base = merged(base, parts[-1].settings)

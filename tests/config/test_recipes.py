@@ -52,10 +52,12 @@ def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table_and_another_rule
 
 
 def test_who_names_the_method_that_the_rule_has_anyway_keeps_the_rate_of_the_table(recipe):
+    recipe(FOUND | {"modes": found("async", learning_rate=0.003, momentum=0.5)})
     assert rates({"staleness.method": "predict"}) == rates() != rates({"staleness.method": "none"})
 
 
 def test_async_takes_the_staleness_method_of_its_rule_unless_somebody_chooses_another(recipe):
+    recipe(FOUND)
     with_adam, with_recipe = {"optimizer.rule": "adam"}, {"model.name": "tutorial_cnn"}
     for values, method in (
         ({}, "none"),
@@ -79,33 +81,23 @@ def test_rates_that_were_found_may_come_with_clipping_and_the_mean_square(recipe
     assert (other.beta_2, other.global_clip_norm) == (0.999, None)
 
 
-def test_rates_may_come_with_a_rule_of_their_own_and_its_staleness_method(recipe):
-    recipe(FOUND | {"modes": found("async", "single", learning_rate=0.02, momentum=0.9, rule="muon")})
-    config = build_config(None, {"model.name": "tutorial_cnn"})
-    assert (config.optimizer.rule, config.optimizer.learning_rate, config.staleness.method) == ("muon", 0.02, "none")
-    assert not hasattr(config.optimizer, "beta_2"), "that is of adam"
-    assert has_rates_of_recipe(config)
-    assert rates({"staleness.method": "none"}) == (0.02, 0.9), "muon has this method anyway"
-    other = build_config(None, {"model.name": "tutorial_cnn", "staleness.method": "predict"})
-    assert (other.optimizer.rule, other.optimizer.learning_rate) == ("adam", 0.001)
-    assert not has_rates_of_recipe(other)
-
-
 @pytest.mark.parametrize("mode", ["layers", "width"])
-def test_a_mode_that_divides_the_network_does_not_get_a_rule_that_needs_whole_matrices(recipe, mode):
-    """Otherwise these modes have the rates of a single process."""
+def test_a_mode_that_divides_the_network_has_the_rates_of_a_single_process_or_settings_of_its_own(recipe, mode):
     recipe(FOUND)
     assert rates({"mode.name": mode}) == (0.004, 0.8)
-    recipe(FOUND | {"modes": found("single", workers=1, learning_rate=0.02, momentum=0.9, rule="muon")})
+    recipe(FOUND | {"divided": {"optimizer": {"rule": "nesterov", "learning_rate": 0.3, "momentum": 0.7}}})
     config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": mode})
-    assert (config.optimizer.rule, config.optimizer.learning_rate) == ("adam", 0.001)
+    assert config.optimizer.rule == "nesterov" and rates({"mode.name": mode}) == (0.3, 0.7)
+    assert rates({"mode.name": "single"}) == (0.004, 0.8)
+    assert rates({"mode.name": mode, "optimizer.rule": "adam"}) == (0.001, 0.7)
 
 
 @pytest.mark.parametrize(
     ("modes", "named"), [
         ([{"mode": "async"}], "the recipe of network tutorial_cnn: 'modes.0.workers' is missing"),
         (3, "the recipe of network tutorial_cnn: modes"),
-        (found("async", momentum=0.5), "modes.0.optimizer.*add a learning_rate"),
+        (found("async", momentum=0.5), "modes.0.optimizer.*it needs a learning_rate"),
+        (found("async", learning_rate=0.1, rule="sgd"), "modes.0.optimizer.*can't have a rule"),
         (found("async", learning_rate=-1), "optimizer.learning_rate"),
         ([*ASYNC, *SINGLE, *SINGLE], "twice"),
     ],
@@ -149,7 +141,7 @@ def test_a_data_set_chooses_its_network_and_goes_before_that_networks_recipe(tmp
     (tmp_path / "mine.py").write_text(DATA)
     of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine"}
     config = build_config(None, of_user)
-    assert (config.model.name, config.training.epochs, config.optimizer.rule) == ("tutorial_cnn", 3.5, "adam")
+    assert (config.model.name, config.training.epochs, config.optimizer.rule) == ("tutorial_cnn", 3.5, "muon")
     assert not hasattr(config.data, "augmentation"), "that is of images"
     other = build_config(None, of_user | {"model.name": "cifar_tf_cnn", "training.epochs": 2.0})
     assert (other.model.name, other.training.epochs) == ("cifar_tf_cnn", 2.0)
@@ -166,8 +158,8 @@ def test_a_data_sets_recipe_for_one_network_is_used_with_that_network_alone(tmp_
 
 def test_a_rate_of_the_data_sets_recipe_goes_before_those_found_for_the_mode(tmp_path):
     (tmp_path / "mine.py").write_text(DATA.replace("epochs", "batch_size_per_worker").replace("3.5", "128"))
-    of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine", "mode.name": "single"}
-    assert build_config(None, of_user).optimizer.learning_rate == 0.004
+    of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine", "mode.name": "sync"}
+    assert build_config(None, of_user).optimizer.learning_rate == 0.04
     mine = (tmp_path / "mine.py").read_text()
     (tmp_path / "other.py").write_text(mine.replace("recipe = {", 'recipe = {"optimizer": {"learning_rate": 0.5}, '))
     assert build_config(None, of_user | {"data.dataset": f"{tmp_path}/other.py:Mine"}).optimizer.learning_rate == 0.5

@@ -169,7 +169,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     expected["proof"] = expected["proof"] | {"recomputed": NOTHING_RECOMPUTED}
     assert {name: summary[name] for name in passed_on} == expected
     assert {name: summary[name] for name in USAGE} == USAGE and summary["machine"] == MACHINE
-    assert (summary["straggler"], summary["staleness_method"], summary["simulate_workers"]) == ("none", "predict", None)
+    assert (summary["straggler"], summary["staleness_method"], summary["simulate_workers"]) == ("none", "none", None)
     assert [summary[f"{name}_seconds"] for name in ("train", "wall")] == [16.1, 27.0]
     assert summary["startup_seconds"] == pytest.approx(7.2)
     assert summary["examples_per_second"] == 3100.0

@@ -18,6 +18,8 @@ from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 UNKNOWN = 127.5  # the mean and the deviation of pixels if they are unknown: standardised values then go from -1 to 1
 ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
 """The section `optimizer` of a recipe with Adam, without its learning rate."""
+MUON: Mapping[str, Any] = {"rule": "muon", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
+"""The section `optimizer` of a recipe with Muon, without its learning rate."""
 Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, max_length=20)]
 """The numbers of units of successive dense layers."""
 

@@ -285,7 +285,7 @@ def _digest(text: str) -> str:
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether the network's recipe has this rule, learning rate and momentum for this mode, workers and batch."""
+    """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
     found = rates_found(config)
     return found is not None and found.are_used_by(config)
 

@@ -49,14 +49,14 @@ def by_mode(runs):
 def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_follows():
     runs = by_mode(plan(arms=arms("async", "sync", "sync-ps", "single")))
     assert {config.examples_per_update for config in runs.values()} == {384}
-    assert {round(config.optimizer.learning_rate, 9) for config in runs.values()} == {0.003}
+    assert {round(config.optimizer.learning_rate, 9) for config in runs.values()} == {0.06}
 
 
 def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_update():
     runs = by_mode(plan(EPOCHS, arms=arms("async", "sync", "single"), batches=PER_WORKER))
     assert {config.training.batch_size_per_worker for config in runs.values()} == {128}
     rates = {mode: round(config.optimizer.learning_rate, 9) for mode, config in runs.items()}
-    assert rates == {"async": 0.001, "sync": 0.003, "single": 0.001}
+    assert rates == {"async": 0.02, "sync": 0.06, "single": 0.02}
 
 
 @pytest.mark.parametrize(

@@ -466,7 +466,7 @@ def test_a_run_that_diverged_and_ended_before_the_others_is_compared_with_them(t
 @pytest.mark.parametrize(
     ("setting", "value", "named"),
     [
-        ("optimizer.rule", "nesterov", "differ in optimizer.rule: adam, nesterov"),
+        ("optimizer.rule", "nesterov", "differ in optimizer.rule: muon, nesterov"),
         ("data.augmentation.flip", "none", "differ in data.augmentation.flip: random, none"),
         ("checkpoints.every_seconds", 5.0, "differ in checkpoints.every_seconds: auto, 5.0"),
     ],
@@ -537,7 +537,7 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
     roots, code = comparison_run.train_all(read_comparison(None, changes, fixed | own), tmp_path)
     assert not code
     (said,) = warn_of_rates(make_groups([read_record(root) for root in roots]))
-    assert ": sync " in said and "async" not in said and "optimizer is adam" in said
+    assert ": sync " in said and ": async " not in said and "optimizer is muon" in said
 
 
 def test_models_that_differ_are_refused(tmp_path):
