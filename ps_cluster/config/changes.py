@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_found
+from ps_cluster.config.recipe import OF_DIVIDED, found_rates, has_rates, rated_as, rates_found
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, RULE, flat, nested
 
@@ -79,6 +79,11 @@ def rate_origin(config: RunConfig) -> str:
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):
         return "as given" if model in NETWORKS.own else "as given, or as the network was compiled"
+    chosen = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key in _DECIDE_RECIPES}
+    if model not in NETWORKS.own or rule != RULE.name_in(defaults_for(nested(chosen))[0]):
+        return f"usual for {rule}"
+    if config.mode_kind.shares_steps and OF_DIVIDED in NETWORKS[model].recipe:
+        return f"the rate of {model} for modes that divide it"
     mode, workers = rated_as(config.mode_kind, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
     found = rates_found(config)
@@ -91,4 +96,4 @@ def rate_origin(config: RunConfig) -> str:
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
         have = f" (there is one for workers x batch of {', '.join(known)})" if known else ""
         return f"the rate of {model} for all modes, because none was found for {place}{have}"
-    return f"the default of {model}" if model in NETWORKS.own else f"usual for {rule}"
+    return f"the default of {model}"

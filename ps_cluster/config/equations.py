@@ -46,9 +46,8 @@ class UpdateParts:
     factors: np.ndarray  # [k], the learning-rate factors of the weights
     decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
     share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
-    matrices: Sequence[
-        Matrix
-    ] = ()  # for a rule that needs whole matrices: their positions among the k values, in order
+    # The positions among the k values, in order, of the matrices that the rule needs as a whole.
+    matrices: Sequence[Matrix] = ()
 
     @property
     def shared_gradient(self) -> np.ndarray:

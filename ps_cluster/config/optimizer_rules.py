@@ -115,7 +115,6 @@ class OptimizerRule(Named, Generic[OwnSettings]):
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
       row_update: the class that changes single rows of an embedding table. If it is None, the rule refuses tables.
-      needs_matrices: whether the rule needs whole matrices, and thus refuses modes that divide the network among workers.
       staleness_method: the default staleness method of mode async with this rule.
       staleness_method_of_compile: the default method if the learning rate comes from compile(), and was therefore
         chosen for `fit`. None means `staleness_method`.
@@ -127,7 +126,6 @@ class OptimizerRule(Named, Generic[OwnSettings]):
     staleness_method_of_compile: str | None = None
     update: type[UpdateRule[OwnSettings]]
     row_update: type[RowRule[OwnSettings]] | None = None
-    needs_matrices = False
 
     def class_attributes(self) -> Mapping[str, type]:
         from ps_cluster.server.update_rules.row_rule import RowRule

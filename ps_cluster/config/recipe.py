@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from ps_cluster.config.datasets import DataSet
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.networks import NETWORKS, Network
-from ps_cluster.config.optimizer_rules import RULES, OptimizerRule
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import (
@@ -55,7 +55,7 @@ class FoundRates(Section):
 
     Attributes:
       optimizer: the section `optimizer` as far as it differs from the recipe for all modes. It has a learning rate, and no
-        rule, because all modes of a comparison have to have the same rule.
+        rule, because all arms of a comparison need the same one.
     """
 
     mode: str
@@ -130,7 +130,7 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     """Return the mode and the number of workers whose learning rates in a recipe are used for a mode.
 
     The rates of mode single are used for every mode whose optimizer steps as in a single process: modes with local
-    steps, and modes that divide the network among the workers.
+    steps, and modes that divide the network among the workers, unless the recipe has settings for the latter.
 
     Args:
       workers: `cluster.workers`, which is not validated yet.
@@ -178,10 +178,7 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     divided = network.recipe.get(OF_DIVIDED, {}) if mode is not None and mode.shares_steps else {}
     is_own = not network.name or network.name in NETWORKS.own
     of_both = data_set.recipes.get(network.name, {})
-    recipes = merged(of_network, divided, data_set.recipe, of_both)
-    usual_rule = RULE.name_in(merged(base, recipes))
-    safe = {} if is_own else of_users_network(RULE.name_in(merged(recipes, user)))
-    base = adapted_to_choices(base, user)
+    safe = {} if is_own else of_users_network(RULE.name_in(merged(of_network, data_set.recipe, of_both, user)))
     parts: list[NamedLayer] = []
     for origin, settings in (
         ("safe default for a network of your own", safe),
@@ -194,12 +191,10 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
         ),
     ):
         used = of_choices(settings, merged(base, settings, user))
-        base = merged(adapted_to_choices(base, settings), used)
-        parts.append(NamedLayer(origin, used))
-    base = adapted_to_choices(base, user)
-    if not safe and (chosen := RULE.chosen_in(user)) and chosen.name != usual_rule:
-        parts.append(_usual_rate(chosen))
-        base = merged(base, parts[-1].settings)
+        parts += [_usual_rate(settings, base), NamedLayer(origin, used)]
+        base = merged(adapted_to_choices(base, settings), parts[-2].settings, used)
+    parts.append(_usual_rate(user, base))
+    base = merged(adapted_to_choices(base, user), parts[-1].settings)
     table = () if divided else found_rates(network)
     found = found_for(table, merged(base, user), merged(data_set.recipe, of_both, user))
     parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
@@ -210,10 +205,15 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
 
 
-def _usual_rate(rule: OptimizerRule[Any]) -> NamedLayer:
-    """Return a layer with the rate of a rule that the user chose: the recipe's rate was found for another rule."""
-    rate = {} if rule.usual_rate is None else {"optimizer": {"learning_rate": rule.usual_rate}}
-    return NamedLayer(f"default of rule {rule.name}", rate)
+def _usual_rate(settings: Mapping[str, Any], base: Layer) -> NamedLayer:
+    """Return a layer with the usual rate of the rule that `settings` chooses; empty if `base` has the same rule.
+
+    The rate in `base` was found for another rule. `settings` may have a rate of its own, which then wins.
+    """
+    rule = RULE.chosen_in(settings)
+    if rule is None or rule is RULE.chosen_in(base):
+        return NamedLayer("", {})
+    return NamedLayer(f"default of rule {rule.name}", {"optimizer": {"learning_rate": rule.usual_rate}})
 
 
 def _staleness_method(settings: Layer) -> NamedLayer:
@@ -226,8 +226,11 @@ def _staleness_method(settings: Layer) -> NamedLayer:
 
 def rates_found(config: RunConfig) -> FoundRates | None:
     """Return the rates that the recipe has for a configuration, whether or not they are used; None if it has none."""
+    network = NETWORKS[config.model.name]
+    if config.mode_kind.shares_steps and OF_DIVIDED in network.recipe:
+        return None
     place = (*rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
-    return next((rates for rates in found_rates(NETWORKS[config.model.name]) if rates.place == place), None)
+    return next((rates for rates in found_rates(network) if rates.place == place), None)
 
 
 def has_rates(config: RunConfig) -> bool:

@@ -30,6 +30,7 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
+    LARGEST_MATRIX,
     RecomputedRow,
     SampledShard,
     UpdateSample,
@@ -49,9 +50,10 @@ GRADIENT_TOLERANCE = {"float32": 0.01, "bfloat16": 0.1}
 TIMES_ROUNDING = 3.0
 # The largest relative error of the distance that the weights move in a period of local steps. In bfloat16, with an
 # optimizer that divides by the size of the gradient, small differences grow from step to step. So only the rough
-# direction can be compared. The same is true in float32 if the optimizer makes steps orthogonal, because this enlarges
-# the small differences between two gradients up to 500 times.
+# direction can be compared. An optimizer that makes steps orthogonal enlarges the small differences between two gradients
+# up to 500 times, also in float32.
 PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
+PERIOD_TOLERANCE_OF_MATRICES = 0.5
 # The largest relative error of fresh statistics: first that of a step, then that of a period of local steps.
 STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
 PERIOD_STATISTICS_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
@@ -184,8 +186,8 @@ class Recomputation:
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
         error = _norm(received - expected)
         if self._mode.promise.takes_local_steps:
-            enlarges = RULES[self._config.optimizer.rule].needs_matrices
-            tolerance = PERIOD_TOLERANCE["bfloat16" if enlarges else self._precision] * _norm(expected)
+            of_matrices = PERIOD_TOLERANCE_OF_MATRICES if steps.matrices else 0.0
+            tolerance = max(of_matrices, PERIOD_TOLERANCE[self._precision]) * _norm(expected)
         else:
             tolerance = GRADIENT_TOLERANCE[self._precision] * _norm(expected)
         if error > tolerance and self._config.model.precision == "bfloat16":
@@ -257,6 +259,8 @@ class Recomputation:
         # With local steps the workers have the matrices.
         needed = () if self._mode.promise.takes_local_steps else self._steps.matrices
         shard, matrices = without_cut_matrices(sample.shards[index], needed)
+        if any(matrix.size > LARGEST_MATRIX for matrix in needed):
+            findings.leave_unchecked(f"the updates of matrices with more than {LARGEST_MATRIX:,} weights")
         expected = self._after_update(sample, shard, matrices, sample.header.versions[index])
         if expected is None:
             name = self._config.optimizer.rule

@@ -26,6 +26,7 @@ from ps_cluster.runs.rows import Count, Index, Loss, Number, Row, Text, Word
 from ps_cluster.runs.run_dir import RunDir
 
 MOST_WAITING = 8  # while more files than this wait, no further update is sampled
+LARGEST_MATRIX = 2**22  # weights; larger matrices are not sampled as a whole, as six such vectors take 100 MB
 
 
 @dataclass(frozen=True)

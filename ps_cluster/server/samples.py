@@ -21,7 +21,7 @@ import numpy as np
 
 from ps_cluster.config.equations import Matrix
 from ps_cluster.config.lazy import graph, tf
-from ps_cluster.runs.update_samples import SampledShard
+from ps_cluster.runs.update_samples import LARGEST_MATRIX, SampledShard
 from ps_cluster.server.kept_rows import KeptRows, RowValues
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
@@ -79,7 +79,8 @@ class UpdateSamples:
 
     If a pull gives one vector of n weights, the places take at most the memory of two vectors, or `MOST_BYTES` if that
     is more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
-    If a single matrix needs more, the places take more.
+    If a single matrix needs more, the places take more. Matrices with more than `LARGEST_MATRIX` weights are not kept
+    as a whole.
 
     Attributes:
       places: the number of updates that can be kept at a time.
@@ -113,11 +114,12 @@ class UpdateSamples:
         vectors_kept = 4 + 2 * len(self._slots) + len(self._of_pull)
         self._count = self._length if self._length <= WHOLE_UP_TO else self._length // vectors_kept
         self._stride = max(1, self._length // max(1, self._count))
-        # With matrices, the kept positions are a range that begins at one of these.
+        # With matrices, the kept positions are a range that begins at one of these. The ranges cover all positions.
         self._begins: list[int] = []
-        if matrices:
+        if matrices := [one for one in matrices if one.size <= LARGEST_MATRIX]:
             self._stride, self._count = 1, max(self._count, *(one.size for one in matrices))
-            self._begins = sorted({min(one.begin, self._length - self._count) for one in matrices})
+            begins = {*range(0, self._length, self._count), *(one.begin for one in matrices)}
+            self._begins = sorted({min(begin, self._length - self._count) for begin in begins})
         place_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
         most = 1 if state.tables else MOST_PLACES
         self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, most))

@@ -203,7 +203,8 @@ class ParameterShard:
             # Without a unique name, the section would share its lock with all sections created eagerly on the device.
             self.section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
-        self._matrices = start.matrices
+        # A matrix with factor 0 is not trained.
+        self._matrices = [one for one in start.matrices if start.factors[one.begin : one.end].any()]
         self.checkpoint = ShardCheckpoint(self)
         statistics = (tf.float32, self.statistics_length)
         self.capabilities = replace(

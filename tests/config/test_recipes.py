@@ -13,6 +13,13 @@ from ps_cluster.tools.compare.comparison_plan import has_rates_of_recipe, planne
 ASYNC = found("async", batch=384, learning_rate=0.002, momentum=0.5)
 SINGLE = found("single", workers=1, learning_rate=0.004, momentum=0.8)
 FOUND = {"optimizer": {"rule": "adam", "learning_rate": 0.001, "momentum": 0.9}, "modes": [*ASYNC, *SINGLE]}
+DATA = """
+from ps_cluster.config.datasets import DataSet
+
+
+class Mine(DataSet):
+    recipe = {"model": {"name": "tutorial_cnn"}, "training": {"epochs": 3.5}}
+"""
 
 
 @pytest.fixture
@@ -81,6 +88,28 @@ def test_rates_that_were_found_may_come_with_clipping_and_the_mean_square(recipe
     assert (other.beta_2, other.global_clip_norm) == (0.999, None)
 
 
+def test_a_rule_starts_from_its_usual_rate_wherever_it_is_chosen(tmp_path):
+    """The rate of the layer below was found for another rule."""
+    of_data_set = DATA.replace('"training"', '"optimizer": {"rule": "adam"}, "training"')
+    (tmp_path / "mine.py").write_text(of_data_set)
+    of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine"}
+    assert build_config(None, of_user).optimizer.learning_rate == 0.001
+    assert build_config(None, of_user | {"optimizer.rule": "adam"}).optimizer.learning_rate == 0.001
+    assert build_config(None, of_user | {"optimizer.rule": "sgd"}).optimizer.learning_rate == 0.01
+    (tmp_path / "own.py").write_text(
+        "from ps_cluster.models.networks.tutorial_cnn import TutorialCnn\n\n\nclass Mine(TutorialCnn):\n    pass\n"
+    )
+    own = {"model.name": f"{tmp_path}/own.py:Mine"}
+    assert build_config(None, own).optimizer.learning_rate == 0.02
+    assert build_config(None, own | {"optimizer.rule": "adam"}).optimizer.learning_rate == 0.001
+
+
+@pytest.mark.parametrize("mode", ["layers", "width"])
+def test_tutorial_cnn_has_adam_in_modes_that_divide_it(mode):
+    config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": mode})
+    assert (config.optimizer.rule, config.optimizer.learning_rate, config.optimizer.momentum) == ("adam", 0.004, 0.5)
+
+
 @pytest.mark.parametrize("mode", ["layers", "width"])
 def test_a_mode_that_divides_the_network_has_the_rates_of_a_single_process_or_settings_of_its_own(recipe, mode):
     recipe(FOUND)
@@ -126,15 +155,6 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
         ("single", 384): (0.003, False, True),
         ("single", 128): (0.004, True, False),
     }
-
-
-DATA = """
-from ps_cluster.config.datasets import DataSet
-
-
-class Mine(DataSet):
-    recipe = {"model": {"name": "tutorial_cnn"}, "training": {"epochs": 3.5}}
-"""
 
 
 def test_a_data_set_chooses_its_network_and_goes_before_that_networks_recipe(tmp_path):

@@ -211,21 +211,22 @@ def test_a_run_that_does_not_want_it_keeps_nothing(tmp_path):
         assert training.store.sample_places == 0 and training.files == []
 
 
-def test_for_a_rule_that_needs_whole_matrices_a_place_keeps_at_least_one_whatever_its_offset():
-    length, matrices = 100_000, [Matrix(0, 10, 10), Matrix(40_000, 200, 200), Matrix(80_000, 100, 200)]
+def test_for_a_rule_that_needs_whole_matrices_each_is_kept_as_a_whole_sometimes_and_so_is_every_other_weight():
+    length, matrices = 200_000, [Matrix(50_000, 10, 10), Matrix(60_000, 200, 200), Matrix(180_000, 100, 200)]
     weights, momentum = (tf.Variable(tf.zeros([length])) for _ in range(2))
     state = samples.KeptState(weights, tf.Variable(tf.zeros([10])), {"momentum": momentum}, {})
     section = tf.CriticalSection(shared_name="matrices")
     kept = samples.UpdateSamples(
         state, section, given=length, wire=tf.float32, device="/device:CPU:0", matrices=matrices
     )
-    found = set()
-    for offset in range(10):
+    found, seen = set(), set()
+    for offset in range(100):
         kept.arm(0, 0, offset=offset)
         positions = kept._positions(tf.constant(0, tf.int64)).numpy()
         assert positions.tolist() == list(range(positions[0], positions[0] + 40_000))
         found |= {one for one in matrices if positions[0] <= one.begin and one.end <= positions[-1] + 1}
-    assert found == set(matrices)
+        seen.update(positions.tolist())
+    assert found == set(matrices) and seen == set(range(length))
 
 
 @pytest.mark.parametrize("length", [100, 3_000_000])

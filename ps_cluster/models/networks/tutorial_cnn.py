@@ -13,6 +13,7 @@ from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.networks import ADAM, MUON, ImageNetwork, found, pixels, scores
 
+
 class TutorialCnn(ImageNetwork[ActivationSettings]):
     name = "tutorial_cnn"
     smallest_side = 18

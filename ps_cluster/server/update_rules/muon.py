@@ -205,10 +205,9 @@ class Muon(OptimizerRule[MuonsSettings]):
     Settings: type[RuleSettings] = MuonSettings
     usual_rate = 0.02  # as in the source; Keras's Muon scales its steps differently
     update: type[UpdateRule[MuonsSettings]] = MuonUpdate
-    needs_matrices = True
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
-        """Return what `MuonUpdate` describes. The orthogonal steps are computed as in the source, without Gram matrices."""
+        """Return the result of `MuonUpdate`. Orthogonal steps are computed as in the source, without Gram matrices."""
         velocity = settings.momentum * parts.slots["momentum"] + parts.shared_gradient
         update = parts.shared_gradient + settings.momentum * velocity
         step, slots = self._step_of_others(settings, parts, velocity, update)
@@ -234,7 +233,7 @@ class Muon(OptimizerRule[MuonsSettings]):
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
-        if self.needs_matrices and mode.shares_steps:
+        if mode.shares_steps:
             raise ValueError(
                 f"optimizer.rule: got '{self.name}': it needs whole matrices, but mode {mode.name} divides the network among "
                 "the workers: choose another mode, or another rule"

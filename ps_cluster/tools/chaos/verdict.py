@@ -10,7 +10,7 @@ from ps_cluster.runs.result_rows import Summary, TrainingResult
 from ps_cluster.tools.compare.estimates import t_quantile
 
 # Undisturbed asynchronous runs of one seed differ in the order in which their updates arrive. How much they differ depends on
-# machine, mode and network: at the highest rate of the recipe three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3
+# machine, mode and network: with adam at a rate of 0.003 three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3
 # workers, the generated data). So each command measures the spread with at least this many runs, or makes no claim.
 LEAST_UNDISTURBED = 3
 
