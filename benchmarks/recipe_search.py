@@ -1,0 +1,136 @@
+"""Search a better recipe for the default network: train variants on CIFAR-10, and score each on 5,000 held-out images.
+
+    python -m benchmarks.recipe_search --data-dir DATA
+    python -m benchmarks.recipe_search --draw
+
+All variants update the convolutions by Muon. They try what the newest public recipes for 94 % do (airbench94_muon,
+github.com/KellerJordan/cifar10-airbench; Hiverge, github.com/hiverge/cifar10-speedrun), and other sizes of images. Mode
+`single` is used except where a variant's name has a staleness, which one worker emulates. Each variant is trained with
+one seed, whose score differs from that of another seed by some 0.2 points. An interrupted search continues with the same
+command. `--draw` prints the table of all variants that are in the record, and trains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.records import RECORDS, Column, keep, print_table
+from benchmarks.trials import Arm, Choice, Study
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.errors import UserError
+
+HELD_OUT = 5_000
+RATE = 0.5  # of the weights outside of convolutions; `_factors` scales it for the others
+COLUMNS = {
+    "variant": Column(heading="variant"),
+    "epochs": Column(heading="epochs", digits=1),
+    "work": Column(heading="work [epochs of whole images]", digits=2),
+    "score": Column(heading="held-out accuracy [%]", digits=2),
+}
+
+
+def _factors(of_convolutions: float, not_trained: str = "whiten/kernel") -> list[dict[str, Any]]:
+    return [
+        {"match": not_trained, "factor": 0.0},
+        {"match": "norm*/beta", "factor": 64.0},
+        {"match": "conv", "factor": of_convolutions},
+    ]
+
+
+BASE: dict[str, Any] = {
+    "model.name": "airbench", "data.dataset": "cifar10", "mode.name": "single", "training.batch_size_per_worker": 256,
+    "training.epochs": 7, "optimizer.rule": "muon", "optimizer.matrices": ["conv"], "optimizer.momentum": 0.6,
+    "optimizer.fixed_norm_every": 16, "optimizer.learning_rate_factors": _factors(0.16),
+    "evaluation.draw_results": False, "evaluation.recompute_updates": False,
+}  # fmt: skip
+STALE = {"mode.name": "async", "cluster.workers": 1, "cluster.parameter_servers": 1, "mode.simulate_workers": 3}
+LARGER = {"training.epochs": 8, "schedule.image_scales": [{"scale": 0.75, "until": 0.4}]}
+SHORT = {"training.epochs": 4.6, "schedule.image_scales": [{"scale": 0.75, "until": 0.5}]}
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "Muon at 0.08, norm fixed every 16 updates": {},
+    "norm not fixed, Muon at 0.15": {
+        "optimizer.fixed_norm_every": 0, "optimizer.learning_rate_factors": _factors(0.3)
+    },
+    "Muon at 0.15": {"optimizer.learning_rate_factors": _factors(0.3)},
+    "label smoothing 0.09 instead of 0.2": {"training.label_smoothing": 0.09},
+    "bias of the whitening not trained": {"optimizer.learning_rate_factors": _factors(0.16, "whiten/*")},
+    "SiLU instead of GELU": {"model.activation": "silu"},
+    "no warm-up": {"schedule.warmup_fraction": 0.0},
+    "no warm-up, batches of 512, Muon at 0.12, norm fixed every 8 updates": {
+        "schedule.warmup_fraction": 0.0, "training.batch_size_per_worker": 512, "optimizer.fixed_norm_every": 8,
+        "optimizer.learning_rate_factors": _factors(0.24),
+    },
+    "11 epochs": {"training.epochs": 11},
+    "8 epochs, 24x24 pixels until 40 %": LARGER,
+    "8 epochs, 24x24 pixels until 40 %, staleness 2": {**LARGER, **STALE},
+    "4.6 epochs, 24x24 pixels until 50 %": SHORT,
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2": {**SHORT, **STALE},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Variant(Arm):
+    """A variant of the recipe, which is trained once, at its only rate."""
+
+    def missing(self, tried: Mapping[Choice, float | None]) -> list[Choice]:
+        return [] if tried else [Choice(rate=RATE, momentum=None)]
+
+    @property
+    def work(self) -> float:
+        """The work of the training, in epochs of whole images: an image of half the height and width is a quarter."""
+        scales = self.settings.get(
+            "schedule.image_scales", [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]
+        )
+        work, begin = 0.0, 0.0
+        for scale in scales:
+            work, begin = work + (scale["until"] - begin) * scale["scale"] ** 2, scale["until"]
+        epochs: float = self.settings["training.epochs"]
+        return epochs * (work + 1 - begin)
+
+
+def variants() -> list[Variant]:
+    """Return all variants. The whole training is one part of it, so that nothing is scored before its end."""
+    found = []
+    for name, changes in VARIANTS.items():
+        settings = {**BASE, **changes}
+        settings["checkpoints.every_epochs"] = settings["training.epochs"]
+        found.append(Variant(name, settings, (RATE,), HELD_OUT, 100.0))
+    return found
+
+
+def draw(record: Path) -> None:
+    """Print the table of the variants that a record has, and keep it beside the record."""
+    study, rows = Study(record, variants()), list[dict[str, Any]]()
+    for variant in variants():
+        for score in study.tried(variant).values():
+            epochs = variant.settings["training.epochs"]
+            shown = None if score is None else variant.scale * score
+            rows.append({"variant": variant.name, "epochs": epochs, "work": variant.work, "score": shown})
+    if not rows:
+        raise UserError(f"--record: '{record}' has no variants yet: run the search without --draw first")
+    print_table(keep(record.with_name("recipe_search.json"), rows, COLUMNS))
+
+
+@click.command(cls=OneLineCommand)
+@click.option(
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
+)
+@click.option("--record", type=OUTPUT_FILE, default=RECORDS / "recipe_trials.json", help="Where all trials are kept.")
+@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the trials of the record.")
+def main(data_dir: Path | None, record: Path, at_a_time: int, only_draw: bool) -> None:
+    """Search a better recipe for the default network on held-out images, or print the trials of a record."""
+    if only_draw:
+        return draw(record)
+    data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
+    Study(record, variants()).train(0, at_a_time, data)
+
+
+if __name__ == "__main__":
+    main()
