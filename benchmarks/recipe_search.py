@@ -23,6 +23,7 @@ from benchmarks.records import RECORDS, Column, keep, print_table
 from benchmarks.trials import Arm, Choice, Study
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 
 HELD_OUT = 5_000
@@ -84,14 +85,9 @@ class Variant(Arm):
     @property
     def work(self) -> float:
         """The work of the training, in epochs of whole images: an image of half the height and width is a quarter."""
-        scales = self.settings.get(
-            "schedule.image_scales", [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]
-        )
-        work, begin = 0.0, 0.0
-        for scale in scales:
-            work, begin = work + (scale["until"] - begin) * scale["scale"] ** 2, scale["until"]
-        epochs: float = self.settings["training.epochs"]
-        return epochs * (work + 1 - begin)
+        config = build_config(None, dict(self.settings))
+        assert config.training.epochs is not None
+        return config.training.epochs * config.schedule.left(0.0) * config.schedule.image_scales[0].scale ** 2
 
 
 def variants() -> list[Variant]:

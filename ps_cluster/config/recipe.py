@@ -225,7 +225,10 @@ def _staleness_method(settings: Layer) -> NamedLayer:
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:
-    """Return the rates that the recipe has for a configuration, whether or not they are used; None if it has none."""
+    """Return the recipe's rates for the mode, workers and batch of a configuration, or None if the recipe has none.
+
+    The configuration may use other rates.
+    """
     network = NETWORKS[config.model.name]
     if config.mode_kind.shares_steps and OF_DIVIDED in network.recipe:
         return None

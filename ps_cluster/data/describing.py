@@ -76,7 +76,7 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
         missing = read * math.prod(field.shape) - count
         if column.missing is not None:
             missing = column.missing
-            # The packed rows have the mean in place of missing values, so their standard deviation is too small.
+            # In the packed rows the mean replaces missing values, which makes their standard deviation too small.
             if count and not column.values:
                 middle = column.mean
                 width = column.std if highest != lowest else 0.0

@@ -66,7 +66,7 @@ class MachineRow(Row):
 
 
 class NetworkSummary(Row):
-    """Whether the processes of a run had a private network, in which no other program can reach their ports.
+    """Whether the run had a private network, so that no program outside of the run could reach its ports.
 
     `notice`: why the network was not private; None if it was.
     """
