@@ -46,13 +46,15 @@ def _factors(of_convolutions: float, not_trained: str = "whiten/kernel") -> list
 
 BASE: dict[str, Any] = {
     "model.name": "airbench", "data.dataset": "cifar10", "mode.name": "single", "training.batch_size_per_worker": 256,
-    "training.epochs": 7, "optimizer.rule": "muon", "optimizer.matrices": ["conv"], "optimizer.momentum": 0.6,
-    "optimizer.fixed_norm_every": 16, "optimizer.learning_rate_factors": _factors(0.16),
+    "training.epochs": 7, "optimizer.rule": "muon", "optimizer.learning_rate": RATE, "optimizer.momentum": 0.6,
+    "optimizer.matrices": ["conv"], "optimizer.fixed_norm_every": 16, "optimizer.learning_rate_factors": _factors(0.16),
     "evaluation.draw_results": False, "evaluation.recompute_updates": False,
 }  # fmt: skip
 STALE = {"mode.name": "async", "cluster.workers": 1, "cluster.parameter_servers": 1, "mode.simulate_workers": 3}
 LARGER = {"training.epochs": 8, "schedule.image_scales": [{"scale": 0.75, "until": 0.4}]}
 SHORT = {"training.epochs": 4.6, "schedule.image_scales": [{"scale": 0.75, "until": 0.5}]}
+# Every 5 updates, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4).
+AVERAGED = {"lookahead.every_updates": 5, "lookahead.decay": 0.95}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "Muon at 0.08, norm fixed every 16 updates": {},
     "norm not fixed, Muon at 0.15": {
@@ -72,6 +74,22 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "8 epochs, 24x24 pixels until 40 %, staleness 2": {**LARGER, **STALE},
     "4.6 epochs, 24x24 pixels until 50 %": SHORT,
     "4.6 epochs, 24x24 pixels until 50 %, staleness 2": {**SHORT, **STALE},
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, weights averaged (lookahead)": {**SHORT, **STALE, **AVERAGED},
+    "5.2 epochs, 24x24 pixels until 70 %, staleness 2": {
+        **STALE, "training.epochs": 5.2, "schedule.image_scales": [{"scale": 0.75, "until": 0.7}],
+    },
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, Muon at 0.12": {
+        **SHORT, **STALE, "optimizer.learning_rate_factors": _factors(0.24)
+    },
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, weight decay 0.0066": {
+        **SHORT, **STALE, "optimizer.weight_decay": 0.0066
+    },
+    **{
+        f"4.6 epochs, 24x24 pixels until 50 %, sync (batches of 768), {factor} times the rates": {
+            **SHORT, "training.batch_size_per_worker": 768, "optimizer.learning_rate": RATE * factor
+        }
+        for factor in (1, 2, 4)
+    },
 }  # fmt: skip
 
 
@@ -80,7 +98,7 @@ class Variant(Arm):
     """A variant of the recipe, which is trained once, at its only rate."""
 
     def missing(self, tried: Mapping[Choice, float | None]) -> list[Choice]:
-        return [] if tried else [Choice(rate=RATE, momentum=None)]
+        return [] if tried else [Choice(rate=self.rates[0], momentum=None)]
 
     @property
     def work(self) -> float:
@@ -96,7 +114,7 @@ def variants() -> list[Variant]:
     for name, changes in VARIANTS.items():
         settings = {**BASE, **changes}
         settings["checkpoints.every_epochs"] = settings["training.epochs"]
-        found.append(Variant(name, settings, (RATE,), HELD_OUT, 100.0))
+        found.append(Variant(name, settings, (settings.pop("optimizer.learning_rate"),), HELD_OUT, 100.0))
     return found
 
 
