@@ -3,7 +3,7 @@
     python -m benchmarks.recipe_search --data-dir DATA
     python -m benchmarks.recipe_search --draw
 
-All variants update the convolutions by Muon. They try what the newest public recipes for 94 % do (airbench94_muon,
+Variants update the convolutions by Muon unless their name has another rule. They try what the newest public recipes for 94 % do (airbench94_muon,
 github.com/KellerJordan/cifar10-airbench; Hiverge, github.com/hiverge/cifar10-speedrun), and other sizes of images. Mode
 `single` is used except where a variant's name has a staleness, which one worker emulates. Each variant is trained with
 one seed, whose score differs from that of another seed by some 0.2 points. An interrupted search continues with the same
@@ -46,13 +46,21 @@ def _factors(of_convolutions: float, not_trained: str = "whiten/kernel") -> list
 
 BASE: dict[str, Any] = {
     "model.name": "airbench", "data.dataset": "cifar10", "mode.name": "single", "training.batch_size_per_worker": 256,
-    "training.epochs": 7, "optimizer.rule": "muon", "optimizer.learning_rate": RATE, "optimizer.momentum": 0.6,
-    "optimizer.matrices": ["conv"], "optimizer.fixed_norm_every": 16, "optimizer.learning_rate_factors": _factors(0.16),
+    "training.epochs": 7, "optimizer.learning_rate": RATE, "optimizer.momentum": 0.6,
     "evaluation.draw_results": False, "evaluation.recompute_updates": False,
+}  # fmt: skip
+MUON = {
+    "optimizer.rule": "muon", "optimizer.matrices": ["conv"], "optimizer.fixed_norm_every": 16,
+    "optimizer.learning_rate_factors": _factors(0.16),
 }  # fmt: skip
 STALE = {"mode.name": "async", "cluster.workers": 1, "cluster.parameter_servers": 1, "mode.simulate_workers": 3}
 LARGER = {"training.epochs": 8, "schedule.image_scales": [{"scale": 0.75, "until": 0.4}]}
 SHORT = {"training.epochs": 4.6, "schedule.image_scales": [{"scale": 0.75, "until": 0.5}]}
+SMALLER = {"training.epochs": 5.2, "schedule.image_scales": [{"scale": 0.75, "until": 0.7}]}
+NESTEROV = {
+    "optimizer.rule": "nesterov", "training.batch_size_per_worker": 128,
+    "optimizer.learning_rate_factors": _factors(1.0),
+}  # fmt: skip
 # Every 5 updates, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4).
 AVERAGED = {"lookahead.every_updates": 5, "lookahead.decay": 0.95}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -74,10 +82,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "8 epochs, 24x24 pixels until 40 %, staleness 2": {**LARGER, **STALE},
     "4.6 epochs, 24x24 pixels until 50 %": SHORT,
     "4.6 epochs, 24x24 pixels until 50 %, staleness 2": {**SHORT, **STALE},
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, Nesterov, batches of 128": {**SHORT, **STALE, **NESTEROV},
+    "5.2 epochs, 24x24 pixels until 70 %, staleness 2, Nesterov, batches of 128": {**SMALLER, **STALE, **NESTEROV},
     "4.6 epochs, 24x24 pixels until 50 %, staleness 2, weights averaged (lookahead)": {**SHORT, **STALE, **AVERAGED},
-    "5.2 epochs, 24x24 pixels until 70 %, staleness 2": {
-        **STALE, "training.epochs": 5.2, "schedule.image_scales": [{"scale": 0.75, "until": 0.7}],
-    },
+    "5.2 epochs, 24x24 pixels until 70 %, staleness 2": {**SMALLER, **STALE},
     "4.6 epochs, 24x24 pixels until 50 %, staleness 2, Muon at 0.12": {
         **SHORT, **STALE, "optimizer.learning_rate_factors": _factors(0.24)
     },
@@ -112,7 +120,7 @@ def variants() -> list[Variant]:
     """Return all variants. The whole training is one part of it, so that nothing is scored before its end."""
     found = []
     for name, changes in VARIANTS.items():
-        settings = {**BASE, **changes}
+        settings = {**BASE, **({} if "optimizer.rule" in changes else MUON), **changes}
         settings["checkpoints.every_epochs"] = settings["training.epochs"]
         found.append(Variant(name, settings, (settings.pop("optimizer.learning_rate"),), HELD_OUT, 100.0))
     return found
