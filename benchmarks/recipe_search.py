@@ -3,11 +3,11 @@
     python -m benchmarks.recipe_search --data-dir DATA
     python -m benchmarks.recipe_search --draw
 
-Variants update the convolutions by Muon unless their name has another rule. They try what the newest public recipes for 94 % do (airbench94_muon,
-github.com/KellerJordan/cifar10-airbench; Hiverge, github.com/hiverge/cifar10-speedrun), and other sizes of images. Mode
-`single` is used except where a variant's name has a staleness, which one worker emulates. Each variant is trained with
-one seed, whose score differs from that of another seed by some 0.2 points. An interrupted search continues with the same
-command. `--draw` prints the table of all variants that are in the record, and trains nothing.
+Variants update the convolutions by Muon unless their name has another rule. They try what the newest public recipes for
+94 % do (airbench94_muon, github.com/KellerJordan/cifar10-airbench; Hiverge, github.com/hiverge/cifar10-speedrun), and
+other sizes of images. Mode `single` is used except where a variant's name has a staleness, which one worker emulates.
+Each variant is trained with one seed, whose score differs from that of another seed by some 0.2 points. An interrupted
+search continues with the same command. `--draw` prints the table of all variants that are in the record, and trains nothing.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ def _factors(of_convolutions: float, not_trained: str = "whiten/kernel") -> list
 
 BASE: dict[str, Any] = {
     "model.name": "airbench", "data.dataset": "cifar10", "mode.name": "single", "training.batch_size_per_worker": 256,
-    "training.epochs": 7, "optimizer.learning_rate": RATE, "optimizer.momentum": 0.6,
+    "training.epochs": 7, "optimizer.learning_rate": RATE, "optimizer.momentum": 0.6, "optimizer.weight_decay": 0.0033,
+    "schedule.image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}],
     "evaluation.draw_results": False, "evaluation.recompute_updates": False,
 }  # fmt: skip
 MUON = {
     "optimizer.rule": "muon", "optimizer.matrices": ["conv"], "optimizer.fixed_norm_every": 16,
-    "optimizer.learning_rate_factors": _factors(0.16),
+    "optimizer.rate_of_nesterov": 1.0, "optimizer.learning_rate_factors": _factors(0.16),
 }  # fmt: skip
 STALE = {"mode.name": "async", "cluster.workers": 1, "cluster.parameter_servers": 1, "mode.simulate_workers": 3}
+FREE_NORM = {"optimizer.fixed_norm_every": 0, "optimizer.learning_rate_factors": _factors(0.3)}
 LARGER = {"training.epochs": 8, "schedule.image_scales": [{"scale": 0.75, "until": 0.4}]}
 SHORT = {"training.epochs": 4.6, "schedule.image_scales": [{"scale": 0.75, "until": 0.5}]}
 SMALLER = {"training.epochs": 5.2, "schedule.image_scales": [{"scale": 0.75, "until": 0.7}]}
@@ -65,9 +67,7 @@ NESTEROV = {
 AVERAGED = {"lookahead.every_updates": 5, "lookahead.decay": 0.95}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "Muon at 0.08, norm fixed every 16 updates": {},
-    "norm not fixed, Muon at 0.15": {
-        "optimizer.fixed_norm_every": 0, "optimizer.learning_rate_factors": _factors(0.3)
-    },
+    "norm not fixed, Muon at 0.15": FREE_NORM,
     "Muon at 0.15": {"optimizer.learning_rate_factors": _factors(0.3)},
     "label smoothing 0.09 instead of 0.2": {"training.label_smoothing": 0.09},
     "bias of the whitening not trained": {"optimizer.learning_rate_factors": _factors(0.16, "whiten/*")},
@@ -86,15 +86,13 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "5.2 epochs, 24x24 pixels until 70 %, staleness 2, Nesterov, batches of 128": {**SMALLER, **STALE, **NESTEROV},
     "4.6 epochs, 24x24 pixels until 50 %, staleness 2, weights averaged (lookahead)": {**SHORT, **STALE, **AVERAGED},
     "5.2 epochs, 24x24 pixels until 70 %, staleness 2": {**SMALLER, **STALE},
-    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, Muon at 0.12": {
-        **SHORT, **STALE, "optimizer.learning_rate_factors": _factors(0.24)
-    },
-    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, weight decay 0.0066": {
-        **SHORT, **STALE, "optimizer.weight_decay": 0.0066
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, norm not fixed, Muon at 0.15": {**SHORT, **STALE, **FREE_NORM},
+    "4.6 epochs, 24x24 pixels until 50 %, staleness 2, norm not fixed, Muon at 0.3": {
+        **SHORT, **STALE, **FREE_NORM, "optimizer.learning_rate_factors": _factors(0.6)
     },
     **{
-        f"4.6 epochs, 24x24 pixels until 50 %, sync (batches of 768), {factor} times the rates": {
-            **SHORT, "training.batch_size_per_worker": 768, "optimizer.learning_rate": RATE * factor
+        f"4.6 epochs, 24x24 pixels until 50 %, sync (batches of 768), norm not fixed, Muon at {0.15 * factor}": {
+            **SHORT, **FREE_NORM, "training.batch_size_per_worker": 768, "optimizer.learning_rate": RATE * factor
         }
         for factor in (1, 2, 4)
     },

@@ -43,6 +43,13 @@ def test_the_objects_of_every_kind_are_read_without_tensorflow():
     assert not loaded & {"tensorflow", "keras"}
 
 
+def test_the_settings_of_a_run_are_checked_without_tensorflow():
+    overrides = {"data.dataset": "cifar10", "evaluation.augment_last": True, "mode.name": "sync"}
+    loaded = imported_by(f"from ps_cluster.config import build_config; build_config(overrides={overrides})")
+    assert "ps_cluster.config" in loaded
+    assert not loaded & {"tensorflow", "keras"}
+
+
 def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
     """Help imports all commands."""
     loaded = imported_by(

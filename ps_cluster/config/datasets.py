@@ -358,6 +358,11 @@ class DataSet(Named, Generic[OwnSettings]):
         return None
 
     @property
+    def has_views(self) -> bool:
+        """Whether this kind of data set overrides `views`. Unlike a call of it, this does not import TensorFlow."""
+        return type(self).views is not DataSet.views
+
+    @property
     def full_name(self) -> str:
         """The name of the data set for use in sentences."""
         return self.title or self.name
@@ -393,7 +398,7 @@ class DataSet(Named, Generic[OwnSettings]):
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit this data set."""
-        if config.evaluation.augment_last and self.views() is None:
+        if config.evaluation.augment_last and not self.has_views:
             raise ValueError(
                 f"evaluation.augment_last: got True: data set {self.name} has no augmented views: leave this setting out"
             )

@@ -24,7 +24,9 @@ LAYOUT = FlatLayout(PATHS, SHAPES)
 
 def of(**settings):
     values = {"rule": "muon", "learning_rate": RATE, "momentum": MOMENTUM, "weight_decay": 0.0} | settings
-    return build_config(overrides={f"optimizer.{name}": value for name, value in values.items()})
+    return build_config(
+        overrides={f"optimizer.{name}": value for name, value in values.items()} | {"model.name": "mlp"}
+    )
 
 
 @pytest.mark.parametrize("shape", [(24, 8), (8, 24)])
@@ -64,16 +66,18 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
     factors = LAYOUT.factors([("wide", 3.0)])
     weights = tf.Variable(start)
     matrices = LAYOUT.matrices(("conv", "wide"))
-    rule = make_rule(of(weight_decay=DECAY).optimizer, weights, factors, matrices=matrices)
+    settings = of(weight_decay=DECAY, rate_of_nesterov=2.5).optimizer
+    rule = make_rule(settings, weights, factors, matrices=matrices)
     expected, velocity = start.astype(np.float64), np.zeros(LAYOUT.length)
     for number in range(3):
         gradient = random.normal(size=LAYOUT.length).astype(np.float32)
         rate = RATE / (number + 1)
         rule.apply(tf.constant(gradient), tf.constant(rate, tf.float32), tf.constant(number, tf.int64))
         velocity = MOMENTUM * velocity + gradient
-        step = gradient + MOMENTUM * velocity
+        update = gradient + MOMENTUM * velocity
+        step = 2.5 * update
         for begin, rows, columns in matrices:
-            part = tf.constant(step[begin : begin + rows * columns].reshape(rows, columns), tf.float32)
+            part = tf.constant(update[begin : begin + rows * columns].reshape(rows, columns), tf.float32)
             longer = max(1, columns / rows) ** 0.5
             step[begin : begin + rows * columns] = longer * np.asarray(orthogonal(part)).ravel()
         expected = expected - rate * DECAY * expected - rate * factors * step
@@ -85,7 +89,8 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
 def test_an_update_is_what_the_equation_says(rule, share):
     random = np.random.default_rng(0)
     factors = LAYOUT.factors([("wide", 3.0), ("conv", 0.0)])
-    settings = of(rule=rule, weight_decay=DECAY, fixed_norm_every=2).optimizer
+    of_others = {"muon": {"rate_of_nesterov": 2.5}, "muon_adam": {"rate_of_adam": 0.4}}[rule]
+    settings = of(rule=rule, weight_decay=DECAY, fixed_norm_every=2, **of_others).optimizer
     matrices = LAYOUT.matrices(("kernel",))
     weights = tf.Variable(random.normal(size=LAYOUT.length).astype(np.float32))
     updates = make_rule(settings, weights, factors, matrices=matrices)
@@ -110,8 +115,8 @@ def test_with_muon_adam_matrices_move_as_with_muon_and_all_other_weights_as_with
     places = LAYOUT.matrices(("conv", "wide"))
     weights = {}
     for name, own, rate, matrices in (
-        ("muon_adam", {"rate_of_others": 0.2, "beta_2": 0.9}, RATE, places),
-        ("muon", {}, RATE, places),
+        ("muon_adam", {"rate_of_adam": 0.2, "beta_2": 0.9}, RATE, places),
+        ("muon", {"rate_of_nesterov": 5.0}, RATE, places),
         ("adam", {"beta_2": 0.9}, 0.2 * RATE, []),
     ):
         weights[name] = tf.Variable(start, dtype=tf.float32)

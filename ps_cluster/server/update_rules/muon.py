@@ -49,9 +49,24 @@ class MatrixSettings(MomentumSettings):
     def matrix_patterns(self) -> tuple[str, ...]:
         return self.matrices
 
+    @property
+    def factor_of_others(self) -> float:
+        """The learning rate of the weights outside of matrices, divided by the learning rate of the matrices."""
+        raise NotImplementedError
+
 
 class MuonSettings(MatrixSettings):
     momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
+    rate_of_nesterov: float = Field(
+        default=1.0,
+        ge=0,
+        le=LARGEST_FACTOR,
+        description="The learning rate of the variables that follow rule nesterov, divided by that of the matrices.",
+    )
+
+    @property
+    def factor_of_others(self) -> float:
+        return self.rate_of_nesterov
 
 
 class MuonAdamSettings(AdamSettings, MatrixSettings):
@@ -59,21 +74,26 @@ class MuonAdamSettings(AdamSettings, MatrixSettings):
         default=0.9,
         description="Decay of the running sum of the gradients, and beta_1 of Adam for all other variables.",
     )
-    rate_of_others: float = Field(
+    rate_of_adam: float = Field(
         default=0.1,
         ge=0,
         le=LARGEST_FACTOR,
-        description="The learning rate of the variables that follow rule adam, divided by the learning rate of the matrices.",
+        description="The learning rate of the variables that follow rule adam, divided by that of the matrices.",
     )
+
+    @property
+    def factor_of_others(self) -> float:
+        return self.rate_of_adam
 
 
 MuonsSettings = TypeVar("MuonsSettings", bound=MatrixSettings)
 
 
 class MuonUpdate(UpdateRule[MuonsSettings]):
-    """Muon: v = momentum x v + g; u = g + momentum x v; w -= learning rate x u, and for a matrix of m rows and n
-    columns W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U). With `fixed_norm_every`, W is first scaled to
-    a norm of sqrt(n), as in airbench94_muon (github.com/KellerJordan/cifar10-airbench).
+    """Muon: v = momentum x v + g; u = g + momentum x v; for a matrix of m rows and n columns W -= learning rate x
+    sqrt(max(1, n / m)) x orthogonal(U), and for all other weights w -= learning rate x `rate_of_nesterov` x u. With
+    `fixed_norm_every`, W is first scaled to a norm of sqrt(n), as in airbench94_muon
+    (github.com/KellerJordan/cifar10-airbench).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
@@ -101,6 +121,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         velocity = momentum * self.slots["momentum"].read_value() + shared
         update = shared + momentum * velocity
         others, slots = self._step_of_others(gradient, velocity, update, updates_before)
+        others *= self._settings.factor_of_others
         parts, end = [], 0
         for matrix in self._matrices:
             parts.append(others[end : matrix.begin])
@@ -131,7 +152,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
     def _step_of_others(
         self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the step of the weights outside of matrices, divided by the learning rate, and new slot values.
+        """Return the step of the weights outside of matrices, divided by their learning rate, and new slot values.
 
         Args:
           gradient: float32 [n], without the share.
@@ -147,7 +168,7 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
     """Muon for matrices, as in `MuonUpdate`, and Adam for all other weights, as in Muon's source (Jordan et al. 2024).
 
     With m = (1 - momentum) x v, which is Adam's running mean, the other weights have the step of Kingma and Ba 2015
-    (arXiv:1412.6980, algorithm 1), at `rate_of_others` times the learning rate.
+    (arXiv:1412.6980, algorithm 1), at `rate_of_adam` times the learning rate.
     """
 
     slot_names = ("momentum", "variance")
@@ -157,9 +178,9 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         settings = self._settings
         variance = running_mean(settings.beta_2, self.slots["variance"].read_value(), gradient * gradient)
-        rate = settings.rate_of_others * bias_correction(settings, updates_before)
         mean = (1 - settings.momentum) * velocity
-        return rate * mean / (tf.sqrt(variance) + settings.epsilon), {"variance": variance}
+        step = bias_correction(settings, updates_before) * mean / (tf.sqrt(variance) + settings.epsilon)
+        return step, {"variance": variance}
 
 
 def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
@@ -210,8 +231,8 @@ class Muon(OptimizerRule[MuonsSettings]):
         """Return the result of `MuonUpdate`. Orthogonal steps are computed as in the source, without Gram matrices."""
         velocity = settings.momentum * parts.slots["momentum"] + parts.shared_gradient
         update = parts.shared_gradient + settings.momentum * velocity
-        step, slots = self._step_of_others(settings, parts, velocity, update)
-        weights, step = parts.decayed_weights, step.copy()
+        others, slots = self._step_of_others(settings, parts, velocity, update)
+        weights, step = parts.decayed_weights, settings.factor_of_others * others
         scales = settings.fixed_norm_every and parts.updates_before % settings.fixed_norm_every == 0
         for matrix in parts.matrices:
             place = slice(matrix.begin, matrix.end)
@@ -260,6 +281,6 @@ class MuonAdam(Muon[MuonAdamSettings]):
     ) -> tuple[np.ndarray, Slots]:
         variance = settings.beta_2 * parts.slots["variance"] + (1 - settings.beta_2) * parts.gradient**2
         count = parts.updates_before + 1
-        rate = settings.rate_of_others * (1 - settings.beta_2**count) ** 0.5 / (1 - settings.momentum**count)
+        rate = (1 - settings.beta_2**count) ** 0.5 / (1 - settings.momentum**count)
         step = rate * (1 - settings.momentum) * velocity / (np.sqrt(variance) + settings.epsilon)
         return step, {"variance": variance}
