@@ -91,6 +91,12 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         **SHORT, **STALE, **FREE_NORM, "optimizer.learning_rate_factors": _factors(0.6)
     },
     **{
+        f"4.6 epochs, 24x24 pixels until 50 %, staleness 2, norm not fixed, batches of 128, Muon at {0.15 * factor}": {
+            **SHORT, **STALE, **FREE_NORM, "training.batch_size_per_worker": 128, "optimizer.learning_rate": RATE * factor
+        }
+        for factor in (1, 0.5)
+    },
+    **{
         f"4.6 epochs, 24x24 pixels until 50 %, sync (batches of 768), norm not fixed, Muon at {0.15 * factor}": {
             **SHORT, **FREE_NORM, "training.batch_size_per_worker": 768, "optimizer.learning_rate": RATE * factor
         }
