@@ -75,7 +75,7 @@ CASES = [
     ("run --straggler 3:5x", ["cluster.straggler", "workers 0 to 2"]),
     ("run --mode single --straggler 2:5x", ["cluster.straggler", "single"]),
     ("run --simulate-workers 2", ["mode.simulate_workers", "2", "cluster.workers"]),
-    ("run --mode elastic", ["optimizer.rule", "nesterov", "sgd"]),
+    ("run --mode elastic", ["optimizer.rule", "muon", "sgd"]),
     ("run --straggler 5x", ["cluster.straggler", "5x", "write 2:5x"]),
     ("run --mode sync-ps --ps 2", ["cluster.parameter_servers", "2", "sync-ps"]),
     ("compare --dataset synthetic --workers 9", ["cluster.workers", "9", "at most 8"]),

@@ -31,8 +31,8 @@ def test_the_recipe_of_a_data_set_is_no_difference_and_what_contradicts_it_is_on
 
 
 def test_a_difference_names_the_default_of_the_recipe_and_not_of_the_file_of_all():
-    config = build_config(None, {"model.name": "tutorial_cnn", "optimizer.rule": "sgd", "training.epochs": 7.0})
-    usual = build_config(None, {"model.name": "tutorial_cnn"})
+    config = build_config(None, {"model.name": "mlp", "optimizer.rule": "sgd", "training.epochs": 7.0})
+    usual = build_config(None, {"model.name": "mlp"})
     found = changed(config)
     assert usual.optimizer.rule != build_config(None, {}).optimizer.rule, "the recipe has another rule: a fair test"
     assert found["optimizer.rule"] == ChangedSetting("sgd", usual.optimizer.rule)

@@ -435,7 +435,7 @@ def half_done(tmp_path, monkeypatch):
     config = load_config(run_dir.config)
     write_journal(run_dir.journal(0, 0), rows_of(range(6)))
     checkpoints.save(run_dir.checkpoints, resumable(config, step=6, applied=6), keep=1)
-    finds_data(monkeypatch, only_named("synthetic", tmp_path, 1280, 10))
+    finds_data(monkeypatch, only_named("synthetic", tmp_path, 2560, 10))
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 
     def call(*options):
@@ -460,7 +460,7 @@ def test_parameter_servers_of_a_mode_without_any_are_refused(half_done):
 )
 def test_a_run_goes_on_to_its_end_or_to_the_one_that_is_asked_for(half_done, options, updates):
     said = half_done(*options)
-    assert [config.total_updates(1280) for config in half_done.went_on] == [updates]
+    assert [config.total_updates(2560) for config in half_done.went_on] == [updates]
     assert (f"the whole run has {updates} updates now (10 before)" in said) == (updates != 10)
 
 
@@ -532,8 +532,8 @@ def test_a_workspace_is_entered_though_the_disk_is_full_where_there_was_one(tmp_
 @pytest.mark.parametrize(
     ("overrides", "found", "minutes"),
     [
-        ({"training.steps": 2_734}, "float32", "about 30 minutes"),
-        ({"training.steps": 911}, "float32", "about 10 minutes"),
+        ({"training.steps": 918}, "float32", "about 30 minutes"),
+        ({"training.steps": 306}, "float32", "about 10 minutes"),
         ({"training.steps": 911}, "bfloat16", None),
         ({"training.steps": 911, "model.precision": "float32"}, "float32", None),
         ({"training.steps": 911, "model.name": "tutorial_cnn"}, "float32", None),

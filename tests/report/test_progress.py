@@ -43,7 +43,10 @@ class Clock:
 
 
 def config(**changes):
-    usual = {"model.precision": "bfloat16", "training.steps": 1000, "schedule.image_scales": []}
+    usual = {
+        "model.precision": "bfloat16", "training.steps": 1000, "training.batch_size_per_worker": 128,
+        "schedule.image_scales": [],
+    }  # fmt: skip
     return build_config(None, usual | changes)
 
 

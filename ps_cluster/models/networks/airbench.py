@@ -1,4 +1,8 @@
-"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The default settings are its CIFAR-10 recipe."""
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3), the default network.
+
+Its convolutions are updated by Muon, as in airbench94_muon (github.com/KellerJordan/cifar10-airbench). The first half of the
+training has smaller images. The modes that divide the network among the workers can't use Muon, and have Nesterov's momentum.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +38,23 @@ class Airbench(ImageNetwork[AirbenchSettings]):
     smallest_side = 9
     Settings = AirbenchSettings
     worker_mb = 400
-    usual_scores = {"cifar10": UsualScore(0.916, examples=350_000, runs=3, minutes_in_float32=30)}
+    usual_scores = {"cifar10": UsualScore(0.92, examples=235_000, runs=3, minutes_in_float32=30)}
     recipe = {
-        "training": {"epochs": 7.0},
-        "schedule": {"image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]},
-        "modes": [  # async is best at the default rate: docs/results.md, "Rates by mode"
-            *found("sync", "sync-ps", learning_rate=2.0, momentum=0.6),
-            *found("single", workers=1, learning_rate=1.0, momentum=0.6),
+        "training": {"epochs": 4.7, "batch_size_per_worker": 256},
+        "schedule": {"image_scales": [{"scale": 0.75, "until": 0.5}]},
+        # The factors of learning rates are those of configs/default.yaml.
+        "optimizer": {
+            "rule": "muon", "learning_rate": 0.15, "rate_of_nesterov": 3.33, "momentum": 0.6, "weight_decay": 0.011,
+            "matrices": ["conv"],
+        },
+        "divided": {
+            "training": {"epochs": 7.0, "batch_size_per_worker": 128},
+            "optimizer": {"rule": "nesterov", "learning_rate": 1.0, "momentum": 0.6, "weight_decay": 0.0033},
+        },
+        "modes": [  # docs/results.md, "Rates by mode"
+            *found("async", batch=256, learning_rate=0.15, momentum=0.6),
+            *found("sync", "sync-ps", batch=256, learning_rate=0.3, momentum=0.6),
+            *found("single", workers=1, batch=256, learning_rate=0.15, momentum=0.6),
         ],
     }  # fmt: skip
 
