@@ -96,11 +96,14 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         }
         for factor in (1, 0.5)
     },
+    "4.6 epochs, 24x24 pixels until 50 %, norm not fixed, Muon at 0.3": {
+        **SHORT, **FREE_NORM, "optimizer.learning_rate": 2 * RATE
+    },
     **{
         f"4.6 epochs, 24x24 pixels until 50 %, sync (batches of 768), norm not fixed, Muon at {0.15 * factor}": {
             **SHORT, **FREE_NORM, "training.batch_size_per_worker": 768, "optimizer.learning_rate": RATE * factor
         }
-        for factor in (1, 2, 4)
+        for factor in (1, 2, 4, 8)
     },
 }  # fmt: skip
 
