@@ -20,6 +20,7 @@ from benchmarks.records import RECORDS, Column, keep
 from benchmarks.training import train
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import CommaList, Whole
+from ps_cluster.config import build_config
 from ps_cluster.files.json_files import read_json
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.runs.result_rows import Summary
@@ -51,6 +52,8 @@ OF_A_RUN: dict[str, tuple[int, Callable[[Summary], float]]] = {  # figure → di
     "memory of all processes [GB]": (2, lambda summary: (summary.peak_memory_bytes or 0) / 1e9),
     "mean staleness": (2, lambda summary: summary.staleness.mean or 0.0),
 }
+# These sections decide what the default run computes. A test fails if they have changed since the record.
+MEASURED_SECTIONS = {"mode", "staleness", "training", "optimizer", "lookahead", "schedule"}
 Rows = list[dict[str, Any]]  # of a record with COLUMNS
 
 
@@ -67,6 +70,11 @@ def default_run(seeds: int, data: Mapping[str, object]) -> Rows:
         {"figure": f"default run, {figure}", "values": list(map(of, summaries)), "digits": digits}
         for figure, (digits, of) in OF_A_RUN.items()
     ]
+
+
+def default_settings() -> dict[str, Any]:
+    """Return the settings of the default run: section → setting → value."""
+    return build_config(None, {}).model_dump(mode="json", include=MEASURED_SECTIONS)
 
 
 def compared_with_others(rounds: int, data: Mapping[str, object], ddp_python: Path | None) -> Rows:
@@ -128,7 +136,8 @@ def main(data_dir: Path | None, seeds: int, rounds: int, ddp_python: Path | None
     }
     for name in parts:
         rows = measurements[name]()
-        keep(RECORDS / f"{name}.json", rows, COLUMNS)
+        settings = default_settings() if name == "default_run" else None
+        keep(RECORDS / f"{name}.json", rows, COLUMNS, settings=settings)
         for row in rows:
             print_line(f"{row['figure']}: {COLUMNS['values'].text(row['values'], row.get('digits'))}")
 

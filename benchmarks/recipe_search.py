@@ -134,7 +134,7 @@ def variants() -> list[Variant]:
 
 
 def draw(record: Path) -> None:
-    """Print the table of the variants that a record has, and keep it beside the record."""
+    """Print the table of the variants that a record has."""
     study, rows = Study(record, variants()), list[dict[str, Any]]()
     for variant in variants():
         for score in study.tried(variant).values():
@@ -143,7 +143,7 @@ def draw(record: Path) -> None:
             rows.append({"variant": variant.name, "epochs": epochs, "work": variant.work, "score": shown})
     if not rows:
         raise UserError(f"--record: '{record}' has no variants yet: run the search without --draw first")
-    print_table(keep(record.with_name("recipe_search.json"), rows, COLUMNS))
+    print_table(keep(None, rows, COLUMNS))
 
 
 @click.command(cls=OneLineCommand)

@@ -88,6 +88,7 @@ class Record(BaseModel):
       machine: its processor, cores and libraries, without the commit.
       columns: key in the rows → column, in the order of the table.
       rows: key → `Value` for each column. A row may also have the key "digits", which replaces those of all columns.
+      settings: section → its settings in the measured training, if a test compares them with those of today.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -98,6 +99,7 @@ class Record(BaseModel):
     machine: MachineRow
     columns: dict[str, Column]
     rows: list[dict[str, Any]]
+    settings: dict[str, Any] | None = None
 
     def cells(self) -> list[list[str]]:
         """Return the texts of the table by rows. The last cell of a row is the number of measurements."""
@@ -119,21 +121,29 @@ def read(name: str) -> Record:
 
 
 def keep(
-    output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Column], *, commit: str | None = None
+    output: Path | None,
+    rows: list[dict[str, Any]],
+    columns: dict[str, Column],
+    *,
+    commit: str | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Record:
     """Return the record of the command that runs now, and write it to `output`.
 
     Args:
       commit: the code that was measured, if an earlier command measured it; by default the code that runs now.
+      settings: as in `Record`.
     """
     here = machine.describe()
     words = ("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:])
     command = " ".join(_without_path(word, before) for before, word in zip(("", *words), words))
     commit, date = commit or here.commit or "unknown", time.strftime("%Y-%m-%d")
     without_commit = MachineRow.model_validate(here.model_dump(exclude={"commit"}))
-    record = Record(command=command, commit=commit, date=date, machine=without_commit, columns=columns, rows=rows)
+    record = Record(
+        command=command, commit=commit, date=date, machine=without_commit, columns=columns, rows=rows, settings=settings
+    )
     if output is not None:
-        write_json(output, record.model_dump())
+        write_json(output, record.model_dump(exclude=None if settings else {"settings"}))
     return record
 
 

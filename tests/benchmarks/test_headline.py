@@ -1,5 +1,10 @@
-from benchmarks import headline
+from benchmarks import headline, records
 from ps_cluster.tools.bench.throughput import Spread
+
+
+def test_the_default_run_of_today_has_the_settings_of_the_one_that_was_measured():
+    again = "measure it again: python -m benchmarks.headline --parts default_run --data-dir DATA"
+    assert records.read("default_run").settings == headline.default_settings(), again
 
 
 def test_the_cluster_is_compared_with_the_fastest_pytorch_arm_of_each_round(monkeypatch):
