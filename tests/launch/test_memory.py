@@ -8,7 +8,7 @@ GB = 10**9
 
 
 def config(**values):
-    return build_config(None, {"data.dataset": "synthetic"} | values)
+    return build_config(None, {"data.dataset": "synthetic", "training.batch_size_per_worker": 128} | values)
 
 
 def test_more_workers_and_larger_batches_need_more_and_no_evaluator_less():

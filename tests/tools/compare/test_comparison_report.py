@@ -304,7 +304,8 @@ def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_termina
     with pytest.raises(UserError) as error:
         write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
     told = str(error.value)
-    assert all(part in told for part in ("they differ in dataset_kind", "(and 10 more)", "config.yaml", "--force"))
+    assert all(part in told for part in ("they differ in dataset_kind", "config.yaml", "--force"))
+    assert re.search(r"\(and \d+ more\)", told)
     assert len(told) <= 300
 
 
