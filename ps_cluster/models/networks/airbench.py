@@ -53,8 +53,8 @@ class Airbench(ImageNetwork[AirbenchSettings]):
         },
         "modes": [  # docs/results.md, "Rates by mode"
             *found("async", batch=256, learning_rate=0.15, momentum=0.6),
-            *found("sync", "sync-ps", batch=256, learning_rate=0.3, momentum=0.6),
-            *found("single", workers=1, batch=256, learning_rate=0.15, momentum=0.6),
+            *found("sync", "sync-ps", batch=256, learning_rate=0.6, momentum=0.6),
+            *found("single", workers=1, batch=256, learning_rate=0.3, momentum=0.6),
         ],
     }  # fmt: skip
 
