@@ -359,7 +359,7 @@ class DataSet(Named, Generic[OwnSettings]):
 
     @property
     def has_views(self) -> bool:
-        """Whether this kind of data set overrides `views`. Unlike a call of it, this does not import TensorFlow."""
+        """Whether `views` returns a function. To call `views` imports TensorFlow; to read this property does not."""
         return type(self).views is not DataSet.views
 
     @property

@@ -97,9 +97,8 @@ def test_rows_travel_exactly_once_whatever_is_killed(launcher_is_killed, tmp_pat
         chief = tasks(run_dir)["chief", 0]["pid"]
         os.kill(chief, signal.SIGKILL)
         wait_until_it_trains_without(run_dir, {chief})
-        wait_for_training(
-            run_dir, updates=rows(run_dir)[-1]["applied"] + 10
-        )  # so that updates of both workers are sampled
+        # The last session samples an update of each worker.
+        wait_for_training(run_dir, updates=rows(run_dir)[-1]["applied"] + 10)
         output = stop(process)
     assert_none_left(run_dir)
     assert output.count("from the newest snapshot") == (1 if launcher_is_killed else 2)

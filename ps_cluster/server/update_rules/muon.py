@@ -12,7 +12,7 @@ from ps_cluster.config.equations import Matrix, Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
+from ps_cluster.config.setting_types import Factor, Momentum
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
@@ -57,10 +57,8 @@ class MatrixSettings(MomentumSettings):
 
 class MuonSettings(MatrixSettings):
     momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
-    rate_of_nesterov: float = Field(
+    rate_of_nesterov: Factor = Field(
         default=1.0,
-        ge=0,
-        le=LARGEST_FACTOR,
         description="The learning rate of the variables that follow rule nesterov, divided by that of the matrices.",
     )
 
@@ -74,10 +72,8 @@ class MuonAdamSettings(AdamSettings, MatrixSettings):
         default=0.9,
         description="Decay of the running sum of the gradients, and beta_1 of Adam for all other variables.",
     )
-    rate_of_adam: float = Field(
+    rate_of_adam: Factor = Field(
         default=0.1,
-        ge=0,
-        le=LARGEST_FACTOR,
         description="The learning rate of the variables that follow rule adam, divided by that of the matrices.",
     )
 
