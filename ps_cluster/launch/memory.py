@@ -15,7 +15,7 @@ from ps_cluster.system.limits import FreeMemory
 _MB = 10**6
 # Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1
 # each): 1,785 MB airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. The tasks' peaks do not all
-# come at the same time.
+# come at the same time. Airbench has more, after the default run (batch 256, bfloat16, 918 steps): 3,029 to 3,172 MB.
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128

@@ -13,7 +13,7 @@ def config(**values):
 
 def test_more_workers_and_larger_batches_need_more_and_no_evaluator_less():
     usual = needed_bytes(config())
-    assert needed_bytes(config(**{"cluster.workers": 8})) == usual + 5 * 0.4 * GB
+    assert needed_bytes(config(**{"cluster.workers": 8})) == usual + 5 * 0.48 * GB
     assert needed_bytes(config(**{"training.batch_size_per_worker": 512})) > usual + 2 * GB
     assert needed_bytes(config(**{"cluster.evaluator": False})) < usual - GB // 10
     single, sync = (needed_bytes(config(**{"mode.name": mode})) for mode in ("single", "sync"))

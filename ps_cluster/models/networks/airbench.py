@@ -37,7 +37,7 @@ class Airbench(ImageNetwork[AirbenchSettings]):
     name = "airbench"
     smallest_side = 9
     Settings = AirbenchSettings
-    worker_mb = 400
+    worker_mb = 480
     usual_scores = {"cifar10": UsualScore(0.92, examples=235_000, runs=3, minutes_in_float32=30)}
     recipe = {
         "training": {"epochs": 4.7, "batch_size_per_worker": 256},

@@ -141,7 +141,7 @@ def test_the_processor_is_told_with_the_precision_that_it_gives(tmp_path, flags,
     ("limit", "free", "status"), [(None, 8, OK), (None, 1.2, WARN), (int(1.2 * GB), 8, WARN), (None, 0.2, FAIL)]
 )
 def test_memory_is_enough_for_the_default_run_or_for_a_smaller_one(limit, free, status):
-    answer(memory(FreeMemory(int(free * GB), limit)), status, "the default run takes about 2.6 GB")
+    answer(memory(FreeMemory(int(free * GB), limit)), status, "the default run takes about 3.1 GB")
 
 
 def test_the_disk_with_the_least_room_is_told_and_a_folder_that_can_not_be_written_fails(tmp_path):
