@@ -151,7 +151,7 @@ def test_a_comparison_takes_the_environment_under_its_options_and_plans_without_
     assert told.exit_code == 0 and list(tmp_path.iterdir()) == [], told.output
     *runs, last = told.stdout.splitlines()
     assert sorted(run.split(":")[1] for run in runs) == [" learning rate 0.25", " learning rate 0.5 (scaled)"]
-    assert last.startswith("runs: 2, one after the other; memory expected: up to 1.")
+    assert last.startswith("runs: 2, one after the other; memory expected: up to 2.2")
     (tmp_path / "my.py").write_text("def network():\n    raise AssertionError('nobody builds it here')\n")
     told = CliRunner().invoke(main, [*command, "--model", "my.py:network"])
     assert told.exit_code == 0 and told.stdout.count(": learning rate that of compile()\n") == 2, told.output
