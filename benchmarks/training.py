@@ -19,6 +19,7 @@ def train(
     root: Path,
     settings: Mapping[str, Any],
     *,
+    config: Path | None = None,
     checkout: Path = IMPORT_FOLDER,
     may_diverge: bool = False,
 ) -> None:
@@ -26,7 +27,8 @@ def train(
 
     Args:
       root: the run directory, which the run creates.
-      settings: by their dotted keys. All other settings are those of the network's recipe.
+      settings: by their dotted keys. All other settings are those of `config`, or of the network's recipe.
+      config: a file with settings.
       may_diverge: whether a run that diverged is a result too.
     Raises:
       RunFailed: the run failed.
@@ -34,7 +36,8 @@ def train(
     words = [
         word for key, value in settings.items() for word in ("--set", f"{key}={'null' if value is None else value}")
     ]
-    argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words]
+    from_file = ("--config", str(config)) if config else ()
+    argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *from_file, *words]
     ended = subprocess.run(argv, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     is_complete = ended.returncode == 0 and RunDir(root).summary.exists()
     if not is_complete and not (may_diverge and outcome_of(root) in BROKEN):

@@ -1,10 +1,39 @@
+import json
+
+import pytest
+
 from benchmarks import headline, records
 from ps_cluster.tools.bench.throughput import Spread
 
 
-def test_the_default_run_of_today_has_the_settings_of_the_one_that_was_measured():
-    again = "measure it again: python -m benchmarks.headline --parts default_run --data-dir DATA"
-    assert records.read("default_run").settings == headline.default_settings(), again
+@pytest.mark.parametrize("name", [name for name in headline.REPEATED if (records.RECORDS / f"{name}.json").exists()])
+def test_a_training_of_today_has_the_settings_of_the_one_that_was_measured(name):
+    again = f"measure it again: python -m benchmarks.headline --parts {name} --data-dir DATA"
+    assert records.read(name).settings == headline.REPEATED[name].settings(), again
+
+
+def test_a_training_is_repeated_with_several_seeds_and_figures_that_it_lacks_are_left_out(monkeypatch):
+    trained = []
+
+    def train(root, settings, config):
+        trained.append((settings, config))
+        summary = {
+            "outcome": "completed", "train_seconds": 60.0 + settings["training.seed"], "startup_seconds": 7.0,
+            "peak_memory_bytes": 2_000_000_000, "evaluation": {"test_accuracy": 0.92},
+        }  # fmt: skip
+        root.mkdir()
+        (root / "summary.json").write_text(json.dumps(summary))
+
+    monkeypatch.setattr(headline, "train", train)
+    rows = headline.REPEATED["cifar10_94_single"].measure(2, {"data.dataset": "cifar10"})
+    shared = {"mode.name": "single", "data.dataset": "cifar10"}
+    assert trained == [({**shared, "training.seed": seed}, headline.CIFAR10_94) for seed in (0, 1)]
+    assert {row["figure"].removeprefix("cifar10-94.yaml in one process, "): row["values"] for row in rows} == {
+        "test accuracy [%]": [92.0, 92.0],
+        "training time [s]": [60.0, 61.0],
+        "time to the first update [s]": [7.0, 7.0],
+        "memory of all processes [GB]": [2.0, 2.0],
+    }
 
 
 def test_the_cluster_is_compared_with_the_fastest_pytorch_arm_of_each_round(monkeypatch):
