@@ -7,61 +7,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ps_cluster.files.values import cell
-from ps_cluster.tools.compare.estimates import Estimate, difference, estimate, ratio
+from ps_cluster.tools.compare.estimates import Estimate, SeededValues, difference, estimate, ratio
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View
+from ps_cluster.tools.compare.measures import SPEED, Measure, Measures
 from ps_cluster.tools.compare.metric import ACCURACY, Metric
-from ps_cluster.tools.compare.records import Reached, Record
 
 Row = dict[str, object]
-Read = Callable[[Record], float | None]
-
-
-def column_after(metric: Metric, seconds: float) -> str:
-    """Return the name of the column that has the metric after `seconds` of training."""
-    return f"{metric.column}_after_{seconds:g}_s"
-
-
-def numbers(metric: Metric, target: float | None, times: Sequence[float] = ()) -> Mapping[str, Read]:
-    """Return functions that each read a number from a run, by the number's name. Accuracies and shares are 0 to 1.
-
-    `times`: the seconds of training after which the metric is compared too.
-    """
-
-    def reached(read: Callable[[Reached], float]) -> Read:
-        return lambda record: read(found) if (found := record.reached(target)) else None
-
-    return {
-        metric.column: lambda record: record.final,
-        metric.best_column: lambda record: record.best,
-        **{column_after(metric, seconds): partial(Record.after, seconds=seconds) for seconds in times},
-        "train_seconds": lambda record: record.summary.train_seconds,
-        "examples": lambda record: record.examples,
-        "examples_per_second": lambda record: record.examples_per_second,
-        "seconds_to_target": reached(lambda found: found.seconds),
-        "examples_to_target": reached(lambda found: found.examples),
-        "target_is_limit": reached(lambda found: found.is_limit),
-        "staleness_mean": lambda record: record.summary.staleness.mean,
-        "staleness_p95": lambda record: record.summary.staleness.p95,
-        "staleness_max": lambda record: record.summary.staleness.max,
-        "updates_applied": lambda record: record.summary.updates.applied,
-        "gradients_dropped": lambda record: record.summary.gradients.dropped or 0,
-        "replays_refused": lambda record: record.summary.updates.replays_refused,
-        "cpu_seconds": lambda record: record.summary.cpu_seconds,
-        "peak_memory_bytes": lambda record: record.summary.peak_memory_bytes,
-        "pushed_bytes": lambda record: _total(server.pushed_bytes for server in record.summary.parameter_servers),
-        "pulled_bytes": lambda record: _total(server.pulled_bytes for server in record.summary.parameter_servers),
-    }
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    """Return the sum of the counts; None if a count is unknown, or if there are no counts."""
-    known = list(counts)
-    return sum(count for count in known if count is not None) if known and None not in known else None
 
 
 def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[float]) -> list[Row]:
@@ -74,7 +29,7 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
             "workers": record.config.training_workers,
             "target": target,
             "diverged": record.diverged,
-            **{name: read(record) for name, read in numbers(group.metric, target, times).items()},
+            **{measure.column: measure.read(record) for measure in Measures(group.metric, target, times)},
             **{f"idle_share_worker_{index}": record.idle_shares.get(index) for index in workers},
             "run": str(record.root),
         }
@@ -88,42 +43,53 @@ class GroupFinding:
     """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
 
     A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller n.
-    If a run diverged, the metric of the group has no spread, since the other runs are a selection.
+    If a run has no metric, the metric of the group has no spread, since the other runs are a selection.
 
     Attributes:
-      estimates: the estimates, by the names of `numbers`.
+      estimates: the estimates by their columns. `finding[measure]` returns one of them.
       idle: the idle share of each worker, by its index.
     """
 
     group: Group
-    target: float | None
-    times: Sequence[float]
+    measures: Measures
     estimates: Mapping[str, Estimate | None]
     idle: Mapping[int, Estimate | None]
 
     @classmethod
     def of(cls, group: Group, target: float | None, times: Sequence[float] = ()) -> GroupFinding:
-        """Return the numbers of a group. `times`: as for `numbers`."""
-        metric = group.metric
-        estimates = {name: estimate(group.values(read)) for name, read in numbers(metric, target, times).items()}
-        for name in (metric.column, metric.best_column, *(column_after(metric, seconds) for seconds in times)):
-            estimates[name] = _limited(estimates[name], metric, mean_only=bool(group.diverged))
+        """Return the numbers of a group. `times`: as in `Measures`."""
+        measures = Measures(group.metric, target, times)
+        estimates = {measure.column: estimate(group.values(measure.read)) for measure in measures}
+        for measure in measures.of_metric:
+            found = estimates[measure.column]
+            is_selection = found is not None and found.n < len(group.records)
+            estimates[measure.column] = _limited(found, group.metric, mean_only=is_selection)
         shares = {index: [one.idle_shares[index] for one in group.records if index in one.idle_shares]
                   for index in _worker_indices([group])}  # fmt: skip
         return cls(
-            group, target, times, estimates, {index: _limited(estimate(one), ACCURACY) for index, one in shares.items()}
+            group, measures, estimates, {index: _limited(estimate(one), ACCURACY) for index, one in shares.items()}
         )
 
-    def mean(self, name: str) -> float | None:
+    def __getitem__(self, measure: Measure) -> Estimate | None:
+        """Return the estimate of a number; None if no run has it."""
+        return self.estimates[measure.column]
+
+    def mean(self, measure: Measure) -> float | None:
         """Return the mean of a number; None if no run has it."""
-        found = self.estimates[name]
+        found = self[measure]
         return None if found is None else found.mean
+
+    def runs_with(self, measure: Measure) -> str:
+        """Return how many runs have a number, e.g. " (1 of 3 runs)"; "" if all have it."""
+        found, runs = self[measure], len(self.group.records)
+        count = found.n if found else 0
+        return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
         """Return the numbers as a row of a file for programs, with a column for the idle share of each of `workers`."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
-        row |= {"target": self.target, "diverged": group.diverged}
+        row |= {"target": self.measures.target, "diverged": group.diverged}
         for name, value in {**self.estimates, **{f"idle_share_worker_{i}": self.idle.get(i) for i in workers}}.items():
             row |= {
                 f"{name}_mean": value and value.mean,
@@ -163,17 +129,24 @@ class GroupDifference:
     def of(cls, group: Group, against: Group, equal: str, target: float | None) -> GroupDifference:
         """Return the difference. It has no numbers if a run of either group diverged.
 
-        It has no ratio of times if a run did not reach the target, or has only an upper limit of its time.
+        The ratio of times needs a time of every run, which is not an upper limit.
         """
         if group.diverged or against.diverged:
             return cls(group, against, equal)
-        both, reads = (group, against), numbers(group.metric, target)
-        of_metric = difference(*(side.sample(reads[group.metric.column]) for side in both))
-        speed = ratio(*(side.sample(reads["examples_per_second"]) for side in both))
-        reached = [record.reached(target) for side in both for record in side.records]
-        is_measured = all(one and not one.is_limit for one in reached)
-        time = ratio(*(side.sample(reads["seconds_to_target"]) for side in both)) if is_measured else None
-        return cls(group, against, equal, of_metric, speed, time)
+
+        def compared(how: Callable[[SeededValues, SeededValues], Estimate], measure: Measure) -> Estimate | None:
+            mine, theirs = group.sample(measure.read), against.sample(measure.read)
+            return how(mine, theirs) if mine and theirs else None
+
+        measures = Measures(group.metric, target)
+        return cls(
+            group,
+            against,
+            equal,
+            of_metric=compared(difference, measures.final),
+            speed=compared(ratio, SPEED),
+            time=compared(ratio, measures.exact_seconds_to_target),
+        )
 
     def row(self) -> Row:
         """Return the difference as a row of a file for programs."""

@@ -57,12 +57,10 @@ class Group:
         """Return `of(run)` for each run for which this is not None."""
         return [value for record in self.records if (value := of(record)) is not None]
 
-    def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
-        """Return `of(run)` for each run. Raises ValueError if a run has no value (a diverged run has no metric)."""
+    def sample(self, of: Callable[[Record], float | None]) -> SeededValues | None:
+        """Return `of(run)` for each run; None if `of` returns None for a run."""
         values = self.values(of)
-        if len(values) < len(self.records):
-            raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")
-        return SeededValues(self.seeds, tuple(values))
+        return SeededValues(self.seeds, tuple(values)) if len(values) == len(self.records) else None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,20 @@ from rich.console import Console
 from ps_cluster.report.facts import number
 from ps_cluster.report.terminal import FOLD, ColumnOptions, plain_table
 from ps_cluster.tools.compare.estimates import Estimate
-from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding, column_after
+from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
 from ps_cluster.tools.compare.groups import Group
+from ps_cluster.tools.compare.measures import (
+    CPU_SECONDS,
+    GRADIENTS_DROPPED,
+    PEAK_MEMORY,
+    REPLAYS_REFUSED,
+    SPEED,
+    STALENESS_MAX,
+    STALENESS_MEAN,
+    STALENESS_P95,
+    UPDATES_APPLIED,
+    Measure,
+)
 
 _RIGHT: ColumnOptions = {**FOLD, "justify": "right"}
 
@@ -30,7 +42,7 @@ class Table(NamedTuple):
 
 def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifference]) -> list[Table]:
     """Return the tables. A single table with all numbers of a group would be too wide for a terminal."""
-    metric, unit, target = findings[0].group.metric, findings[0].group.unit, findings[0].target
+    metric, unit, target = findings[0].group.metric, findings[0].group.unit, findings[0].measures.target
     goal = metric.goal(target) if target is not None else "target"
     identity = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
     by_title = {
@@ -53,7 +65,7 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
             "memory": "peak memory [MB]",
         },
     }
-    if times := findings[0].times:
+    if times := findings[0].measures.times:
         title = f"{metric.noun.capitalize()} after the same time (mean ± sd over seeds)"
         by_title[title] = {f"after {seconds:g}": metric.with_unit(f"after {seconds:g} s") for seconds in times}
     texts = [cells(one) for one in findings]
@@ -72,30 +84,29 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
 
 def cells(finding: GroupFinding) -> dict[str, str]:
     """Return the numbers of a group as text: mean ± standard deviation, or "–" if unknown or not reached."""
-    group, mean, found = finding.group, finding.mean, finding.estimates
-    metric, n, optimizer = group.metric, len(group.records), group.first.config.optimizer
-    accuracy, reached = found[metric.column], found["seconds_to_target"]
-    some = f" ({reached.n} of {n})" if reached and reached.n < n else ""
-    limit = "≤ " if mean("target_is_limit") else ""
-    stale = [mean(f"staleness_{name}") for name in ("mean", "p95", "max")]
-    counts = (mean(name) for name in ("updates_applied", "gradients_dropped", "replays_refused"))
-    memory, interval = mean("peak_memory_bytes"), "–"
-    if accuracy and accuracy.low is not None and accuracy.high is not None:
-        interval = f"{metric.number(accuracy.low)} to {metric.number(accuracy.high)}"
+    group, mean, measures = finding.group, finding.mean, finding.measures
+    metric, optimizer, final = group.metric, group.first.config.optimizer, finding[measures.final]
+    some = finding.runs_with(measures.seconds_to_target) if mean(measures.seconds_to_target) is not None else ""
+    limit = "≤ " if mean(measures.target_is_limit) else ""
+    stale = [mean(measure) for measure in (STALENESS_MEAN, STALENESS_P95, STALENESS_MAX)]
+    counts = (mean(measure) for measure in (UPDATES_APPLIED, GRADIENTS_DROPPED, REPLAYS_REFUSED))
+    memory, interval = mean(PEAK_MEMORY), "–"
+    if final and final.low is not None and final.high is not None:
+        interval = f"{metric.number(final.low)} to {metric.number(final.high)}"
     return _identity_cells(group) | {
-        "n": str(n),
+        "n": str(len(group.records)),
         "rate": f"{number(optimizer.learning_rate, '.3g')} / {number(optimizer.momentum_if_any, '.3g')}",
-        "metric": _metric(group, accuracy),
+        "metric": _metric(finding, measures.final),
         "interval": interval,
-        **{f"after {time:g}": _metric(group, found[column_after(metric, time)]) for time in finding.times},
-        "speed": _spread(found["examples_per_second"], ",.0f"),
-        "seconds": limit + _spread(reached, ",.1f") + some,
-        "examples": limit + _spread(found["examples_to_target"], ",.0f"),
+        **{f"after {time:g}": _metric(finding, measures.after(time)) for time in measures.times},
+        "speed": _spread(finding[SPEED], ",.0f"),
+        "seconds": limit + _spread(finding[measures.seconds_to_target], ",.1f") + some,
+        "examples": limit + _spread(finding[measures.examples_to_target], ",.0f"),
         "staleness": " / ".join(map(number, stale, (".2f", ".0f", ".0f"))) if stale[0] is not None else "–",
         "updates": " / ".join(number(count, ",.0f") for count in counts),
         "idle": ", ".join(number(None if one is None else 100 * one.mean, ".0f") for one in finding.idle.values())
         or "–",
-        "cpu": number(mean("cpu_seconds"), ",.0f"),
+        "cpu": number(mean(CPU_SECONDS), ",.0f"),
         "memory": "–" if memory is None else f"{memory / 1e6:,.0f}",
     }
 
@@ -133,11 +144,12 @@ def _identity_cells(group: Group) -> dict[str, str]:
     return {"arm": group.arm, "batch": f"{group.batch_per_worker} / {group.batch}", "straggler": group.straggler}
 
 
-def _metric(group: Group, found: Estimate | None) -> str:
+def _metric(finding: GroupFinding, measure: Measure) -> str:
+    group, found = finding.group, finding[measure]
     if found is None:
         return "diverged" if group.diverged == len(group.records) else "–"
-    metric, n = group.metric, len(group.records)
-    some = f" ({group.diverged} of {n} diverged)" if group.diverged else ""
+    metric = group.metric
+    some = f" ({group.diverged} of {len(group.records)} diverged)" if group.diverged else finding.runs_with(measure)
     spread = "" if found.sd is None else f" ± {metric.scale * found.sd:{metric.difference_spec}}"
     return metric.number(found.mean) + spread + some
 

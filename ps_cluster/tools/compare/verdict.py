@@ -9,6 +9,7 @@ from ps_cluster.report.facts import number
 from ps_cluster.tools.compare.estimates import Estimate
 from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, arms
+from ps_cluster.tools.compare.measures import SPEED, STALENESS_MEAN
 
 _MOST_NAMES = 6  # listed in one line
 _MOST_VERDICTS = 8
@@ -36,26 +37,37 @@ def results(findings: Sequence[GroupFinding]) -> Iterator[str]:
         of = "1 run" if len(group.records) == 1 else f"means of {len(group.records)} runs"
         what = f"{group.arm} ({group.batch_per_worker} {group.unit} per worker{slow}; {of})"
         yield f"{what}: {', '.join(_means(finding))}."
+    if (more := len(findings) - _MOST_VERDICTS) > 0:
+        yield f"{counted(more, 'more group')} {'is' if more == 1 else 'are'} in the tables."
 
 
 def _means(finding: GroupFinding) -> Iterator[str]:
-    """Yield the means of a group that are known, in words."""
-    metric, unit, mean = finding.group.metric, finding.group.unit, finding.mean
-    final, seconds, stale = mean(metric.column), mean("seconds_to_target"), mean("staleness_mean")
+    """Yield the means of a group that are known, in words. A mean over some of its runs says over how many."""
+    metric, unit, measures = finding.group.metric, finding.group.unit, finding.measures
+    final, stale = finding.mean(measures.final), finding.mean(STALENESS_MEAN)
     if final is None:
         yield f"no final {metric.name}"
     else:
-        yield f"final {metric.name} {metric.number(final)} {metric.unit}".rstrip()
-    yield f"{number(mean('examples_per_second'), ',.0f')} {unit}/s"
-    if finding.target is not None and seconds is not None:
-        yield f"{metric.goal(finding.target)} after {seconds:,.1f} s"
+        yield f"final {metric.name} {metric.number(final)} {metric.unit}".rstrip() + finding.runs_with(measures.final)
+    yield f"{number(finding.mean(SPEED), ',.0f')} {unit}/s"
+    if measures.target is not None:
+        yield _time_to_target(finding, metric.goal(measures.target))
     if stale is not None:
         yield f"staleness {stale:.2f}"
 
 
+def _time_to_target(finding: GroupFinding, goal: str) -> str:
+    measures = finding.measures
+    seconds = finding.mean(measures.seconds_to_target)
+    if seconds is None:
+        return f"{goal} not reached"
+    limit = "at most " if finding.mean(measures.target_is_limit) else ""
+    return f"{goal} after {limit}{seconds:,.1f} s{finding.runs_with(measures.seconds_to_target)}"
+
+
 def _pair(one: GroupDifference) -> str:
     slow = "" if one.group.straggler == NO_STRAGGLER else f", straggler {one.group.straggler}"
-    seeds = counted(one.of_metric.n if one.of_metric else 0, "seed")
+    seeds = counted(min(len(one.group.records), len(one.against.records)), "seed")
     return f"{one.group.arm} against {one.against.arm} ({one.equal}{slow}; {seeds})"
 
 
@@ -70,6 +82,8 @@ def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
     if target is not None and one.time is None and one.speed is not None:
         yield f"the time to {goal} is not compared, as it was not measured in every run"
     final, unit = f"final {metric.name}", " points" if metric.unit == "%" else ""
+    if one.of_metric is None and one.speed is not None:
+        yield f"the {final} is not compared, as some run has none"
     higher = (f"a higher {final}", f"a lower {final}")
     yield from _judged(one.of_metric, 0, higher, f"the {final}", metric.signed, unit)
 
@@ -109,6 +123,11 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     if not_learned:
         yield f"Not better than guessing in some run: {_some(not_learned)}."
     records = [record for group in groups for record in group.records]
+    if unscored := sum(record.final is None and not record.diverged for record in records):
+        yield (
+            f"{unscored} of {len(records)} runs have no score at the time limit, so no final {records[0].metric.name}. "
+            "Set checkpoints.every_seconds to less than half of the limit."
+        )
     reached = [record.reached(target) for record in records]
     if limits := sum(bool(one and one.is_limit) for one in reached):
         yield (

@@ -229,6 +229,26 @@ def test_what_each_arm_reached_is_said_in_words(tmp_path):
     ]
 
 
+def test_a_mean_over_some_runs_of_a_group_says_over_how_many(tmp_path):
+    runs = [
+        Fake({"training.seed": seed}, ((0.3, 10.0, 4000), (value, 20.0, 9000)), broken=int(seed == 2))
+        for seed, value in enumerate((0.7, 0.5, 0.6))
+    ]
+    (group,), _ = groups_and_views(written_runs(tmp_path, *runs))
+    (line,) = results(findings([group], 0.6))
+    assert "means of 3 runs): final test accuracy 60.00 % (2 of 3 runs), " in line
+    assert ", 60 % after 17.5 s (1 of 3 runs)" in line
+    (line,) = results(findings([group], 0.9))
+    assert ", 90 % not reached" in line
+    assert cells(GroupFinding.of(group, 0.6))["seconds"] == "17.5 (1 of 3 runs)"
+
+
+def test_of_many_groups_the_first_are_told_and_the_number_of_the_others(tmp_path):
+    settings = ({"optimizer.learning_rate": 0.001 * number} for number in range(1, 11))
+    groups, _ = groups_and_views(written_runs(tmp_path, *settings))
+    assert list(results(findings(groups)))[8:] == ["2 more groups are in the tables."]
+
+
 def test_the_verdict_stands_before_all_numbers_on_the_page_and_on_the_terminal(written):
     first = written.headline[0]
     assert any(" against sync " in line for line in written.headline)
@@ -446,6 +466,18 @@ def test_runs_that_did_not_train_for_equal_times_are_refused(tmp_path, no_plots)
     roots = write_time_limited_runs(tmp_path / "runs", sync=40.0, single=30.0)
     with pytest.raises(UserError, match="'single-0' trained for 30.0 s of 40"):
         write_report(roots, tmp_path / "report")
+    page = write_report(roots, tmp_path / "forced", force=True).page.read_text()
+    assert "2 of 4 runs have no score at the time limit, so no final test accuracy." in page
+    assert "the final test accuracy is not compared, as some run has none" in page
+
+
+def test_a_run_whose_only_score_came_after_its_time_limit_has_no_final_score(tmp_path):
+    settings = {"training.max_seconds": 4.0}
+    late = Fake(settings, ((0.3, 4.3, 500),), train_seconds=4.3, outcome="stopped", limit_s=4.0)
+    roots = written_runs(tmp_path, late, Fake({"mode.name": "sync", **settings}, ((0.3, 4.0, 500),), train_seconds=4.0))
+    (row,) = differences(roots)
+    assert row["difference"] == "–" and row["speed_ratio"] != "–"
+    assert any(line.startswith("1 of 2 runs have no score at the time limit") for line in noted(roots))
 
 
 def test_runs_that_completed_their_epochs_before_a_time_limit_are_compared_by_equal_work(tmp_path, no_plots):
