@@ -42,6 +42,7 @@ from ps_cluster.training.dispatch_tracker import OpenDispatches
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
 GAPS = 9  # the number of measurements kept for each worker; their median is its pace, so a few pauses do not count
+ROUNDING = 1e-9  # the largest error of a quotient that is a whole number, such as 0.3 / 0.1
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
@@ -292,8 +293,8 @@ class RunProgress:
         if every is None:
             return self.total
         updates = every * self._train_examples / self._config.examples_per_update
-        whole = math.floor(update / updates + 1e-9) + 1
-        return min(self.total, max(update + 1, math.ceil(whole * updates - 1e-9)))
+        whole = math.floor(update / updates + ROUNDING) + 1
+        return min(self.total, max(update + 1, math.ceil(whole * updates - ROUNDING)))
 
     @property
     def examples(self) -> int:

@@ -30,7 +30,7 @@ from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.ledger_reader import LedgerReader
-from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.run_progress import ROUNDING, RunProgress
 
 SNAPSHOTS_KEPT = 2
 # With embedding tables, a snapshot holds only the rows that have changed since the last full snapshot, if these are at most
@@ -209,7 +209,7 @@ class Saver:
     def _whole_epochs(self) -> int:
         """Return how many whole multiples of `every_epochs` were trained."""
         every = self._config.checkpoints.every_epochs
-        return 0 if every is None else math.floor(self._progress.epochs / every)
+        return 0 if every is None else math.floor(self._progress.epochs / every + ROUNDING)
 
     def _checkpoints_kept(self) -> int:
         """Return the number of checkpoints to keep: all of them if they are to be scored after training.

@@ -487,6 +487,12 @@ def test_a_last_checkpoint_that_no_other_number_of_shards_can_go_on_from_leaves_
     assert (newest_even(saving_of_two.run_dir.snapshots) is None) == even
 
 
+def test_whole_epochs_are_over_though_their_quotient_is_rounded(tmp_path):
+    assert 0.3 / 0.1 < 3
+    trained = of_whole_epochs(tmp_path, EVERY_EPOCH | {"every_epochs": 0.1})
+    assert trained(0.2) == trained(0.29) != trained(0.3)
+
+
 def test_the_next_look_is_when_the_next_whole_epochs_are_over(tmp_path):
     trained = of_whole_epochs(tmp_path, EVERY_EPOCH | {"every_epochs": 0.5})
     saver = trained.saving.saver
