@@ -17,6 +17,7 @@ from ps_cluster.api.listener import Listener, OnEvaluation, OnProgress, RunFollo
 from ps_cluster.api.networks import name_of, write_network
 from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
+from ps_cluster.cli.options import CHANGEABLE
 from ps_cluster.config import build_config
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NETWORKS
@@ -148,7 +149,7 @@ def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[RunFollower], 
         one.finish()
 
 
-_OF_RESUME = ("epochs", "steps", "max_seconds", "ps")  # keywords that may change when a run is resumed
+_OF_RESUME = [name for name, key in keywords.KEYWORDS.items() if key in CHANGEABLE]
 
 
 def _resumed(
@@ -161,12 +162,11 @@ def _resumed(
 ) -> Result:
     """Continue a run as `train` does. The arguments are those of `train`."""
     keywords.check_known(options, keywords.KEYWORDS)
-    if others := [name for name in options if name not in _OF_RESUME]:
+    given = {name: keywords.plain(value) for name, value in options.items() if value is not None}
+    if others := [name for name in given if name not in _OF_RESUME]:
         raise UserError(f"{others[0]}: a run is resumed with its own settings; only {', '.join(_OF_RESUME)} may change")
     run = RunDir.open(folder)
-    arguments = [
-        f"--{name.replace('_', '-')}={keywords.plain(value)}" for name, value in options.items() if value is not None
-    ]
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     if file := _code_to_resume(run, model):
         arguments += ("--code", str(file))
     listener = Listener(run, on_progress=on_progress, on_evaluation=on_evaluation)

@@ -22,7 +22,7 @@ from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resol
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import PAGE, known_keys, section_classes
-from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, flat, joined, own_settings
+from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, ISOLATION_KEY, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
 from ps_cluster.errors import UserError
@@ -78,6 +78,9 @@ CONFIG_OPTIONS = {
     "--isolation": "cluster.isolation",
     "--seed": "training.seed",
 }
+
+CHANGEABLE = ("training.epochs", "training.steps", "training.max_seconds", "cluster.parameter_servers", ISOLATION_KEY)
+"""The settings that a resumed run can change."""
 
 
 # Section → the group in which the help of a command shows the options for its settings.

@@ -14,6 +14,7 @@ import click
 
 from ps_cluster.cli.command_line import OUTPUT, WORDS, command, examples, option
 from ps_cluster.cli.options import (
+    CHANGEABLE,
     METRICS_OPTIONS,
     GivenSettings,
     config_layers,
@@ -29,15 +30,13 @@ from ps_cluster.cli.value_types import INPUT_PATH, OneOf
 from ps_cluster.config import Resolved
 from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.sections import ISOLATION_KEY, MODE
+from ps_cluster.config.sections import MODE
 from ps_cluster.config.user_layers import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import print_line
 
 GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
-# The settings that --resume can change.
-CHANGEABLE = ("training.epochs", "training.steps", "training.max_seconds", "cluster.parameter_servers", ISOLATION_KEY)
 
 
 @command(

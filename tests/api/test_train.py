@@ -209,7 +209,7 @@ def again(call, tmp_path):
 
 def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_rows_are_not_told(again, tmp_path):
     seen = []
-    keywords = {"epochs": 4, "max_seconds": 60, "ps": 2}
+    keywords = {"epochs": 4, "max_seconds": 60, "ps": 2, "workers": None}
     result, arguments = again(build, **keywords, on_evaluation=lambda row: seen.append(row.step))
     code = next((tmp_path / "run" / "code").glob("*.pickle"))
     changes = ["--epochs=4", "--max-seconds=60", "--ps=2"]
@@ -225,7 +225,7 @@ def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_r
         (
             build,
             {"workers": 3},
-            "workers: a run is resumed with its own settings; only epochs, steps, max_seconds, ps may change",
+            "workers: a run is resumed with its own settings; only ps, epochs, steps, max_seconds, isolation may change",
         ),
         (build, {"epoch": 3}, "epoch: there is no such argument: did you mean 'epochs'"),
     ],
