@@ -279,8 +279,11 @@ def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
     return modes.get(getattr(metric, "_direction", None))
 
 
-def wrapped_by(judging: keras.Loss | keras.Metric) -> Callable[..., Any] | None:
-    """Return the function that a loss or metric wraps; None if it wraps none. The attribute of a metric is private."""
+def wrapped_by(judging: keras.Loss | keras.Metric | Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return the function that a loss or metric wraps; None if it wraps none, or is a function itself.
+
+    The attribute of a metric is private.
+    """
     return getattr(judging, "fn", getattr(judging, "_fn", None))
 
 

@@ -33,6 +33,7 @@ class CompareOptions(keywords.SharedOptions, total=False):
     """The keywords of `compare`, which set fields of the comparison or settings of all its runs."""
 
     epochs: float | None
+    steps: int | None
     batch_size: int | None
     seeds: int | None
     stragglers: Sequence[str] | None

@@ -34,7 +34,11 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
     """
     if data is None:
         return dict(values)
-    if isinstance(data, str | os.PathLike):
+    is_named = isinstance(data, str | os.PathLike)
+    for key in ("data.dataset",) if is_named else ("data.dataset", "data.data_dir"):
+        if values.get(key) is not None:
+            raise UserError(f"{key}: got '{values[key]}', but the data are an argument too: leave one of them out")
+    if is_named:
         return {**values, "data.dataset": os.fspath(data)}
     settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data
     try:

@@ -14,24 +14,28 @@ import numpy as np
 
 from ps_cluster.api import keywords
 from ps_cluster.api.fit_data import Examples, FitData, evaluate, fit_data
-from ps_cluster.api.keras_callbacks import ACCURACIES, check_callbacks, metric_names, name_in_compile
+from ps_cluster.api.keras_callbacks import accuracy_names, check_callbacks, metric_names
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
-from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
+from ps_cluster.api.run_callbacks import CHECKPOINTS_KEPT, RunCallbacks, with_epochs_scored
 from ps_cluster.api.train import train_new
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.models.compiled import has_loss
+from ps_cluster.models.keras_losses import compares_numbers
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.report.terminal import print_line
+from ps_cluster.training.saver import MOST_WAITING_BYTES
 
-BATCH_SIZE = 32  # as in Model.fit
+BYTES_OF_A_WEIGHT = 12  # in a checkpoint: the weight in float32, and two slots of the optimizer
 METRIC_EXAMPLES = 2_048  # the number of examples for measuring the metrics that the run does not report
-_OF_NUMBERS = (
-    "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error", "msle",
-    "mean_squared_logarithmic_error", "huber", "log_cosh", "logcosh", "poisson", "cosine_similarity",
-)  # fmt: skip
+# Settings that the arguments of `fit` decide → the argument.
+_OF_ARGUMENTS = {
+    "training.epochs": "epochs", "training.steps": "epochs", "training.batch_size_per_worker": "batch_size",
+    "training.class_weights": "class_weight", "data.held_out": "validation_split",
+}  # fmt: skip
+_OF_SCORES = ("evaluation.patience", "evaluation.monitor", "cluster.evaluator")  # they need examples to score
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def fit(
       class_weight: class → the weight of its examples in the loss.
       sample_weight: a weight for each example.
       initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
-      steps_per_epoch: the number of updates of an epoch; needed for a generator.
+      steps_per_epoch: the number of batches of an epoch; needed for a generator or an endless stream. Of these, and of a
+        stream of unknown length, only so many batches are read, and each epoch trains on them.
       validation_steps: the number of batches of `validation_data` to score; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
       validation_freq: has to be 1, because a separate process scores every epoch.
@@ -128,30 +133,38 @@ def fit(
     for name, value, needed in (("shuffle", bool(shuffle), True), ("validation_freq", validation_freq, 1)):
         if value != needed:
             raise UserError(f"{name}: got {value}: only {needed} is possible with a cluster: leave it out")
-    if not 0 <= initial_epoch < epochs:
-        raise UserError(
-            f"initial_epoch: got {initial_epoch}: it has to be at least 0 and below epochs, which is {epochs}"
-        )
+    epochs = _whole("epochs", epochs)
+    initial_epoch = _whole("initial_epoch", initial_epoch, least=0)
+    if initial_epoch >= epochs:
+        raise UserError(f"initial_epoch: got {initial_epoch}: it has to be below epochs, which is {epochs}")
     if verbose not in ("auto", 0, 1, 2):
         raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
     level = 1 if verbose == "auto" else int(verbose)
     say: Notify = print_line if level == 1 else ignore
     found = check_callbacks(callbacks)
+    if class_weight is not None and not isinstance(class_weight, Mapping):
+        raise UserError(f"class_weight: got {one_line(repr(class_weight), 50)}: give a dictionary, class → weight")
     values = keywords.values_of(options, settings)
+    for key, argument in _OF_ARGUMENTS.items():
+        if key in values:
+            raise UserError(f"{key}: the argument {argument} of fit decides this setting: leave it out")
+    counts = {
+        "batch_size": batch_size, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps,
+        "validation_batch_size": validation_batch_size,
+    }  # fmt: skip
     with fit_data(
-        model, x, y, sample_weight, validation_data=validation_data, validation_split=validation_split,
-        steps_per_epoch=steps_per_epoch, validation_steps=validation_steps,
-        validation_batch_size=validation_batch_size or batch_size or BATCH_SIZE, say=say,
+        model, x, y, sample_weight, epochs=epochs - initial_epoch, validation_data=validation_data,
+        validation_split=validation_split, say=say,
+        **{name: None if value is None else _whole(name, value) for name, value in counts.items()},
     ) as data:  # fmt: skip
-        if data.batch_size is not None and batch_size is not None:
-            raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
-        size = batch_size or data.batch_size or BATCH_SIZE
-        passes = 1.0  # the number of passes over the training examples in an epoch
-        if steps_per_epoch is not None and data.batch_size is None:  # arrays; a stream was read only for these steps
-            passes = steps_per_epoch * size / len(data.train)
-            values = {"training.steps": steps_per_epoch * (epochs - initial_epoch), **values}
+        if data.validation is None and (unscored := [key for key in _OF_SCORES if values.get(key)]):
+            raise UserError(
+                f"{unscored[0]}: it needs examples to score: give validation_data or validation_split, or leave it out"
+            )
         values = with_epochs_scored(
-            _settings_of(model, data, size, epochs - initial_epoch, class_weight) | dict(values), passes
+            _settings_of(model, data, epochs - initial_epoch, class_weight) | values,
+            passes=data.passes,
+            kept=_checkpoints_to_keep(model, epochs),
         )
         history = keras.callbacks.History()
         extra_logs = partial(
@@ -164,7 +177,7 @@ def fit(
             RunCallbacks,
             callbacks=[*found, *([EpochLines(epochs)] if level else []), history],
             model=model,
-            passes=passes,
+            passes=data.passes,
             first_epoch=initial_epoch,
             verbose=level,
             examples=data.train.part(0, 2),
@@ -181,12 +194,14 @@ keywords.show_keywords(fit, keywords.FitOptions)
 def _settings_of(
     model: keras.Model,
     data: FitData,
-    batch_size: int,
     epochs: int,
     class_weight: Mapping[int, float] | None,
 ) -> dict[str, Any]:
     """Return the settings of the run that follow from the arguments of `fit`."""
-    found: dict[str, Any] = {"training.batch_size_per_worker": batch_size, "training.epochs": epochs}
+    found: dict[str, Any] = {
+        "training.batch_size_per_worker": data.batch_size,
+        "training.epochs": data.passes * epochs,
+    }
     if data.validation is None:
         found["cluster.evaluator"] = False
     if class_weight is not None:
@@ -197,11 +212,34 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether the loss shows that numeric targets are values to predict, not classes."""
-    names = set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).losses)))
-    if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
+    """Return whether numeric targets are values to predict, not classes, as the loss shows.
+
+    If the loss is the user's own function, they are values if they have the shape of the model's output.
+    """
+    targets = train.y
+    if isinstance(targets, Mapping) or targets.dtype.kind not in "iuf" or np.isin(targets, (0, 1)).all():
         return False
-    return train.y.dtype.kind in "iuf" and not np.isin(train.y[:METRIC_EXAMPLES], (0, 1)).all()
+    losses = [one for one in keras.tree.flatten(given_to_compile(model).losses) if one is not None]
+    found = {compares_numbers(keras.losses.get(one)) for one in losses}
+    if None in found:
+        outputs = getattr(model, "outputs", None) or []
+        found.remove(None)
+        found.add([(targets.shape[1:] or (1,))] == [tuple(one.shape[1:]) for one in outputs])
+    return found == {True}
+
+
+def _whole(name: str, value: object, least: int = 1) -> int:
+    """Return a whole number, which may be one of NumPy. Raises UserError if it is another value, or below `least`."""
+    found = keywords.plain(value)
+    if not isinstance(found, int) or isinstance(found, bool) or found < least:
+        raise UserError(f"{name}: got {one_line(repr(value), 50)}: give a whole number of at least {least}")
+    return found
+
+
+def _checkpoints_to_keep(model: keras.Model, epochs: int) -> int:
+    """Return how many checkpoints of a model are kept for callbacks, which may be slower than the training."""
+    most = MOST_WAITING_BYTES // (BYTES_OF_A_WEIGHT * max(1, model.count_params())) if model.built else 0
+    return max(CHECKPOINTS_KEPT, min(epochs, most))
 
 
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
@@ -210,10 +248,11 @@ def _measured(model: keras.Model, train: Examples, validation: Examples | None) 
     These are the metrics of the training except the accuracy and, if there are several outputs, the loss of each output.
     """
     outputs = train.y if isinstance(train.y, Mapping) and len(train.y) > 1 else {}
-    if not outputs and metric_names(model) <= ACCURACIES:
+    reported = accuracy_names(model)
+    if not outputs and metric_names(model) <= reported:
         return {}
     found = evaluate(model, train)
-    logs = {name: value for name, value in found.items() if name != "loss" and name not in ACCURACIES}
+    logs = {name: value for name, value in found.items() if name != "loss" and name not in reported}
     losses = {f"{name}_loss" for name in outputs} & found.keys()
     if losses and validation is not None:
         logs |= {f"val_{name}": value for name, value in evaluate(model, validation).items() if name in losses}

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count as count_from
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from ps_cluster.api.streams import write_stream
+from ps_cluster.data.own_arrays import checked_rows
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import one_line
+from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.notices import Notify
 
+BATCH_SIZE = 32  # as in Model.fit
 # Without validation data, this many training examples are the test examples, which a data set needs; nothing uses
 # their score.
 USED_WITHOUT_VALIDATION = 100
@@ -46,11 +50,17 @@ class Examples:
 
 @dataclass(frozen=True)
 class FitData:
-    """The data of a call of `fit`. `batch_size`: the batch size of the stream that the data came from; None for arrays."""
+    """The data of a call of `fit`.
+
+    Attributes:
+      batch_size: the number of examples in a batch.
+      passes: the length of an epoch, in passes over the training examples.
+    """
 
     train: Examples
     validation: Examples | None
-    batch_size: int | None
+    batch_size: int
+    passes: float
 
     @property
     def arrays(self) -> dict[str, Arrays]:
@@ -70,88 +80,145 @@ def fit_data(
     y: Any,
     sample_weight: Any,
     *,
-    validation_data: Any,
-    validation_split: float,
-    steps_per_epoch: int | None,
-    validation_steps: int | None,
-    validation_batch_size: int,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
     say: Notify,
 ) -> Iterator[FitData]:
     """Yield the data of a call of `fit`. Streams are written to temporary files, which are removed afterwards.
 
-    The arguments are those of `Model.fit`. `say` is called with each line for the user.
+    The arguments are those of `Model.fit`, except `epochs`, the number of epochs to train, and `say`, which is called with
+    each line for the user.
     """
     with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
-        folder = Path(name)
-        train, batch_size = _examples(model, "x", x, y, sample_weight, folder, steps_per_epoch, say)
+        folder, stream = Path(name), _stream(x)
+        if stream is None:
+            train, size = _arrays(model, X_NAMES, x, y, sample_weight), batch_size or BATCH_SIZE
+        else:
+            if batch_size is not None:
+                raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
+            train, size = _written(model, "x", stream, y, sample_weight, folder, steps_per_epoch, epochs, say)
         validation = None
         if validation_data is not None:
-            parts = validation_data if isinstance(validation_data, tuple | list) else (validation_data,)
-            if len(parts) > 3:
-                raise UserError(
-                    f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream"
-                )
-            given, targets, weights = (*parts, None, None)[:3]
-            validation, size = _examples(
-                model, "validation_data", given, targets, weights, folder, validation_steps, say
-            )
-            if validation_steps is not None and size is None:
-                validation = validation.part(0, validation_steps * validation_batch_size)
+            batch = validation_batch_size or size
+            validation = _validation(model, validation_data, folder, validation_steps, batch, say)
         elif validation_split:
-            if batch_size is not None:
+            if stream is not None:
                 raise UserError("validation_split: it needs arrays, and x is a stream: give validation_data")
-            if not 0 < validation_split < 1:
-                raise UserError(f"validation_split: got {validation_split}: give a share between 0 and 1")
-            first = int(len(train) * (1 - validation_split))  # hold out the last examples, as `Model.fit` does
-            if not 0 < first < len(train):
-                raise UserError(
-                    f"validation_split: {validation_split} of {len(train):,} examples leaves none on one side"
-                )
-            train, validation = train.part(0, first), train.part(first, None)
-        yield FitData(train, validation, batch_size)
+            train, validation = _split(train, validation_split)
+        passes = 1.0
+        if steps_per_epoch is not None and (stream is None or stream.length is not None):
+            whole, rest = divmod(
+                steps_per_epoch, math.ceil(len(train) / size)
+            )  # the last batch of a pass may be smaller
+            passes = whole + rest * size / len(train)
+        yield FitData(train, validation, size, passes)
 
 
-def _examples(
-    model: keras.Model, what: str, x: Any, y: Any, weight: Any, folder: Path, steps: int | None, say: Notify
-) -> tuple[Examples, int | None]:
-    """Return examples as arrays, and the size of a stream's first batch, or None if they were arrays before."""
-    batches = _batches(what, x, steps)
-    if batches is None:
-        if y is None:
-            raise UserError(
-                f"{what}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
-            )
-        return Examples(_by_name(model, what, x), _by_output(model, what, y), _weight(weight)), None
+def _validation(
+    model: keras.Model, given: Any, folder: Path, steps: int | None, batch_size: int, say: Notify
+) -> Examples:
+    """Return the examples of `validation_data`: `steps` batches of them, or all."""
+    parts = given if isinstance(given, tuple | list) else (given,)
+    if len(parts) > 3:
+        raise UserError(f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream")
+    x, y, weight = (*parts, None, None)[:3]
+    if stream := _stream(x):
+        return _written(model, "validation_data", stream, y, weight, folder, steps, 1, say)[0]
+    found = _arrays(model, VALIDATION_NAMES, x, y, weight)
+    return found if steps is None else found.part(0, steps * batch_size)
+
+
+def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
+    """Return the examples to train on, and a share from the end to score, as `Model.fit` holds them out."""
+    if not 0 < share < 1:
+        raise UserError(f"validation_split: got {share}: give a share between 0 and 1")
+    first = int(len(train) * (1 - share))
+    if not 0 < first < len(train):
+        raise UserError(f"validation_split: {share} of {len(train):,} examples leaves none on one side")
+    return train.part(0, first), train.part(first, None)
+
+
+class _Names(NamedTuple):
+    """What messages call the inputs, the targets and the weights."""
+
+    x: str
+    y: str
+    weight: str
+
+
+X_NAMES = _Names("x", "y", "sample_weight")
+VALIDATION_NAMES = _Names("validation_data[0]", "validation_data[1]", "validation_data[2]")
+
+
+def _arrays(model: keras.Model, names: _Names, x: Any, y: Any, weight: Any) -> Examples:
+    """Return examples that are arrays, or that can become arrays. Raises UserError if their numbers of rows differ."""
+    if y is None:
+        raise UserError(
+            f"{names.x}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
+        )
+    found = Examples(_by_name(model, names.x, x), _by_output(model, names.y, y), _weight(names.weight, weight))
+    parts = zip(names, (found.x, found.y, found.weight))
+    rows = [(name, len(array)) for name, part in parts if part is not None for array in keras.tree.flatten(part)]
+    if len({count for _, count in rows}) > 1:
+        told = ", ".join(f"{name} has {count:,}" for name, count in rows)
+        raise UserError(f"{names.x}: the arrays have different numbers of rows: {told}: give equally many")
+    return found
+
+
+class _Stream(NamedTuple):
+    """A stream of batches. `length`: the number of its batches; None if it is unknown or without end."""
+
+    batches: Iterable[Any]
+    length: int | None
+    is_endless: bool  # whether it has no end, or may have none
+
+
+def _stream(x: Any) -> _Stream | None:
+    """Return a stream; None for arrays."""
+    if isinstance(x, tf.data.Dataset):
+        count = int(x.cardinality())
+        return _Stream(x.as_numpy_iterator(), count if count >= 0 else None, count == tf.data.INFINITE_CARDINALITY)
+    if isinstance(x, keras.utils.PyDataset):
+        numbers = count_from(0) if x.num_batches is None else range(x.num_batches)
+        return _Stream((x[number] for number in numbers), x.num_batches, x.num_batches is None)
+    return _Stream(x, None, True) if isinstance(x, Iterator) else None
+
+
+def _written(
+    model: keras.Model,
+    what: str,
+    stream: _Stream,
+    y: Any,
+    weight: Any,
+    folder: Path,
+    steps: int | None,
+    epochs: int,
+    say: Notify,
+) -> tuple[Examples, int]:
+    """Write the examples of a stream to files. Return them, and the number of examples in the first batch.
+
+    A stream of known length is read for all epochs, up to its end. Of another one only the `steps` batches of one epoch are
+    read, because it may repeat the same examples for ever.
+    """
     if y is not None or weight is not None:
         raise UserError(
             f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to contain it"
         )
+    if steps is None and stream.is_endless:
+        raise UserError(f"{what}: the stream may have no end: give {_steps_argument(what)}")
     own = folder / what
     own.mkdir()
-    found = write_stream(batches, own, what, steps=steps, say=say)
+    most = steps if steps is None or stream.length is None else steps * epochs
+    found = write_stream(stream.batches, own, what, steps=most, say=say)
     if what == "x":
         say("x: each epoch trains on these examples, so put random augmentation into layers of the model")
     x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
-    return Examples(x, y, _weight(found.weights)), found.first_batch
-
-
-def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
-    """Return the batches of a stream; None for arrays."""
-    if isinstance(x, tf.data.Dataset):
-        if steps is None and x.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise UserError(f"{what}: the dataset has no end: give {_steps_argument(what)}, or leave out repeat()")
-        numpy_batches: Iterable[Any] = x.as_numpy_iterator()
-        return numpy_batches
-    if isinstance(x, keras.utils.PyDataset):
-        batches = steps if x.num_batches is None else x.num_batches
-        if batches is None:
-            raise UserError(f"{what}: the PyDataset has no length: give {_steps_argument(what)}")
-        return (x[number] for number in range(batches))
-    if isinstance(x, Iterator):
-        if steps is None:
-            raise UserError(f"{what}: a generator may have no end: give {_steps_argument(what)}")
-        return x
-    return None
+    return Examples(x, y, _weight(what, found.weights)), found.first_batch
 
 
 def _steps_argument(what: str) -> str:
@@ -163,11 +230,11 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
     if hasattr(x, "iloc"):  # a frame of pandas, or a column of it
         return _of_frame(what, x)
     if isinstance(x, Mapping):
-        return {str(name): np.asarray(array) for name, array in x.items()}
+        return {str(name): _as_array(f"{what}['{name}']", array) for name, array in x.items()}
     if not isinstance(x, tuple) and not (isinstance(x, list) and x and hasattr(x[0], "shape")):
-        return np.asarray(x)
+        return _as_array(what, x)
     arrays = _named(what, x, [one.name for one in getattr(model, "inputs", None) or []], "input")
-    return np.asarray(x[0]) if len(x) == 1 else arrays
+    return next(iter(arrays.values())) if len(x) == 1 else arrays
 
 
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
@@ -177,7 +244,15 @@ def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) ->
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "
             f"name of an {noun} → array"
         )
-    return {name: np.asarray(array) for name, array in zip(names, arrays)}
+    return {name: _as_array(f"{what}['{name}']", array) for name, array in zip(names, arrays)}
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    """Return an array [N, ...]. Raises UserError, which names the value, if it can't become one."""
+    try:
+        return np.asarray(checked_rows(name, value))
+    except Malformed as error:
+        raise UserError(str(error)) from error
 
 
 def _of_frame(what: str, frame: Any) -> np.ndarray:
@@ -196,17 +271,18 @@ def _of_frame(what: str, frame: Any) -> np.ndarray:
 def _by_output(model: keras.Model, what: str, y: Any) -> Arrays:
     """Return targets as an array, or as a dictionary of arrays by the names of the model's outputs."""
     if isinstance(y, Mapping):
-        return {str(name): np.asarray(array) for name, array in y.items()}
+        return {str(name): _as_array(f"{what}['{name}']", array) for name, array in y.items()}
     if isinstance(y, tuple) or (isinstance(y, list) and len(y) > 1 and hasattr(y[0], "shape") and y[0].shape):
-        names = getattr(model, "output_names", None) or []
-        return np.asarray(y[0]) if len(y) == 1 else _named("y" if what == "x" else what, y, names, "output")
-    return np.asarray(y)
+        if len(y) == 1:
+            return _as_array(what, y[0])
+        return _named(what, y, getattr(model, "output_names", None) or [], "output")
+    return _as_array(what, y)
 
 
-def _weight(weight: object) -> np.ndarray | None:
+def _weight(name: str, weight: object) -> np.ndarray | None:
     if isinstance(weight, Mapping | tuple):
-        raise UserError("sample_weight: got several arrays: give one weight for each example")
-    return None if weight is None else np.asarray(weight)
+        raise UserError(f"{name}: got several arrays of weights: give one weight for each example")
+    return None if weight is None else _as_array(name, weight)
 
 
 def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:

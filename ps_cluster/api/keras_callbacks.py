@@ -19,8 +19,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
 from ps_cluster.models.flat import assign
-from ps_cluster.notices import Notify
-from ps_cluster.private_names import given_to_compile
+from ps_cluster.private_names import given_to_compile, wrapped_by
+from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.journal import JournalTail
 from ps_cluster.runs.result_rows import EvaluationRow
@@ -28,24 +28,49 @@ from ps_cluster.runs.run_dir import RunDir
 
 # The callbacks of these modules need no calls within an epoch, unless an argument that is checked below asks for them.
 _KNOWN_MODULES = ("keras.", "wandb.", "mlflow.")
-_BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_USUAL = (keras.callbacks.Callback, keras.callbacks.LambdaCallback)
+# The processes of the workers train the batches, and the evaluator scores the validation data.
+_METHODS_NOT_CALLED = (
+    "on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end", "on_test_begin", "on_test_end",
+    "on_test_batch_begin", "on_test_batch_end",
+)  # fmt: skip
+_SET_THE_SCHEDULE = (
+    "the workers compute the learning rate of each step: set schedule.kind, e.g. settings={'schedule.kind': 'cosine'}, or a "
+    "schedule of your own (docs/extending.md)"
+)
 _REFUSED: dict[type[keras.callbacks.Callback], str] = {
-    keras.callbacks.LearningRateScheduler: "the workers compute the learning rate of each step: set schedule.kind, e.g. "
-    "settings={'schedule.kind': 'cosine'}, or a schedule of your own (docs/extending.md)",
-    keras.callbacks.ReduceLROnPlateau: "the workers compute the learning rate of each step: set schedule.kind, e.g. "
-    "settings={'schedule.kind': 'cosine'}",
+    keras.callbacks.LearningRateScheduler: _SET_THE_SCHEDULE,
+    keras.callbacks.ReduceLROnPlateau: _SET_THE_SCHEDULE,
     keras.callbacks.BackupAndRestore: "every run saves its state by itself, and train(resume=RUN_DIR) continues it",
     keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every_updates': 5} keeps "
     "slow weights on the parameter server",
 }
 
-ACCURACIES = {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
-"""Names of metrics whose value is the accuracy that each update reports."""
-
 
 def metric_names(model: keras.Model) -> set[str]:
     """Return the names of the metrics that a model was compiled with."""
     return set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).metrics)))
+
+
+def accuracy_names(model: keras.Model) -> set[str]:
+    """Return the names of the metrics that a model was compiled with whose value is the accuracy that each update reports.
+
+    Other accuracies, such as one with a threshold or among the five best classes, are only called so.
+    """
+    outputs = getattr(model, "outputs", None) or []
+    is_binary = [tuple(one.shape[1:]) for one in outputs] == [(1,)]
+    metrics = keras.tree.flatten(given_to_compile(model).metrics)
+    return {name_in_compile(one) for one in metrics if _is_plain_accuracy(one, is_binary=is_binary)}
+
+
+def _is_plain_accuracy(given: object, *, is_binary: bool) -> bool:
+    if given in ("accuracy", "acc"):
+        return True
+    metric = keras.metrics.get(given)
+    function = wrapped_by(metric) or metric
+    if function is keras.metrics.binary_accuracy:
+        return is_binary and getattr(metric, "threshold", 0.5) == 0.5
+    return function in (keras.metrics.categorical_accuracy, keras.metrics.sparse_categorical_accuracy)
 
 
 def name_in_compile(judging: object) -> str:
@@ -65,30 +90,34 @@ def check_callbacks(given: object) -> list[keras.callbacks.Callback]:
                 raise UserError(f"callbacks: {name} can't be used with a cluster: {advice}")
         if reason := _acts_within_an_epoch(one):
             raise UserError(
-                f"callbacks: {name} acts within an epoch ({reason}), and batches run in the processes of the workers: use "
-                "on_epoch_end, or the function on_progress=… of ps_cluster.train"
+                f"callbacks: {name} acts within an epoch ({reason}), but other processes train the batches and score the "
+                "validation data: use on_epoch_end, or the function on_progress=… of ps_cluster.train"
             )
     return found
 
 
 def _acts_within_an_epoch(callback: keras.callbacks.Callback) -> str:
     """Return the callback's method or argument that acts within an epoch, e.g. "save_freq=9"; "" if there is none."""
-    for argument in ("save_freq", "update_freq", "log_freq", "log_every_n_steps"):  # a number of batches, or "epoch"
-        value = getattr(callback, argument, None)
-        if value == "batch" or (isinstance(value, int) and not isinstance(value, bool)):
-            return f"{argument}={value!r}"
-    if type(callback).__module__.startswith(_KNOWN_MODULES) and not isinstance(
-        callback, keras.callbacks.LambdaCallback
-    ):
-        return ""
-    return next((name for name in _BATCH_METHODS if _is_overridden(callback, name)), "")
+    known = [kind for kind in type(callback).__mro__ if kind.__module__.startswith(_KNOWN_MODULES)]
+    if any(kind not in _USUAL for kind in known):  # these classes give the arguments their meaning
+        for argument in (
+            "save_freq",
+            "update_freq",
+            "log_freq",
+            "log_every_n_steps",
+        ):  # a number of batches, or "epoch"
+            value = getattr(callback, argument, None)
+            if value == "batch" or (isinstance(value, int) and not isinstance(value, bool)):
+                return f"{argument}={value!r}"
+    return next((name for name in _METHODS_NOT_CALLED if _is_of_user(callback, name)), "")
 
 
-def _is_overridden(callback: keras.callbacks.Callback, method: str) -> bool:
+def _is_of_user(callback: keras.callbacks.Callback, method: str) -> bool:
+    """Return whether a method of a callback is not that of Keras or of a tracker."""
     if method in vars(callback):  # as LambdaCallback does
         return True
-    usual = (keras.callbacks.Callback, keras.callbacks.LambdaCallback)
-    return getattr(type(callback), method) not in [getattr(one, method) for one in usual]
+    owner = next((kind for kind in type(callback).__mro__ if method in vars(kind)), keras.callbacks.Callback)
+    return not owner.__module__.startswith(_KNOWN_MODULES)
 
 
 @dataclass(frozen=True)
@@ -190,7 +219,6 @@ class CallbackCaller:
         first_epoch: int = 0,
         verbose: int = 0,
         extra_logs: Callable[[], Mapping[str, float]] = dict,
-        say: Notify,
     ):
         """Create a caller, and give the model to the callbacks.
 
@@ -199,11 +227,12 @@ class CallbackCaller:
           first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
           extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
         """
-        self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
+        self._model, self._first_epoch, self._extra_logs = model, first_epoch, extra_logs
         self._callbacks = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=verbose
         )
-        self._epochs, self._metrics = epochs, metric_names(model)
+        self._epochs, self._metrics, self._accuracies = epochs, metric_names(model), accuracy_names(model)
+        self._learning_rate = self._current_learning_rate()
         self._begun = False
         self.last_logs: dict[str, float] = {}
 
@@ -216,12 +245,21 @@ class CallbackCaller:
         with _reported("on_train_begin"):
             self._callbacks.on_train_begin()
             self._callbacks.on_epoch_begin(self._first_epoch)
+            self._check_learning_rate()
 
     def end_epoch(self, epoch: Epoch, folder: Path) -> bool:
-        """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training."""
+        """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training.
+
+        If the checkpoint of the epoch is gone, the callbacks are not called, and a line says so.
+        """
         self.begin()
-        self.load(folder, epoch.checkpoint)
         number = self._first_epoch + epoch.number
+        if not self.load(folder, epoch.checkpoint):
+            print_line(
+                f"callbacks: epoch {number + 1} is left out, because its checkpoint was deleted before they were called: they "
+                "are slower than the training, so set checkpoints.keep to a larger number"
+            )
+            return False
         self.last_logs = {**self._logs_of_fit(epoch.logs), **self._extra_logs()}
         with _reported(f"on_epoch_end of epoch {number + 1}"):
             for callback in self._callbacks.callbacks:
@@ -230,6 +268,7 @@ class CallbackCaller:
             self._callbacks.on_epoch_end(number, self.last_logs)
             if not self._model.stop_training and number + 1 < self._epochs:
                 self._callbacks.on_epoch_begin(number + 1)
+            self._check_learning_rate()
         return bool(self._model.stop_training)
 
     def _logs_of_fit(self, logs: Mapping[str, float]) -> dict[str, float]:
@@ -237,8 +276,20 @@ class CallbackCaller:
         unnamed = {"accuracy", "error"} - self._metrics  # metrics of the run that compile() did not name
         found = {name: value for name, value in logs.items() if name.removeprefix("val_") not in unnamed}
         if "accuracy" in logs:
-            found |= dict.fromkeys(self._metrics & ACCURACIES, logs["accuracy"])
+            found |= dict.fromkeys(self._accuracies, logs["accuracy"])
         return found
+
+    def _current_learning_rate(self) -> float | None:
+        optimizer = getattr(self._model, "optimizer", None)
+        return None if optimizer is None else float(optimizer.learning_rate)
+
+    def _check_learning_rate(self) -> None:
+        """Raise UserError if a callback has changed the learning rate of the model, which would have no effect."""
+        if (found := self._current_learning_rate()) != self._learning_rate:
+            raise UserError(
+                f"callbacks: one of them changed the learning rate from {self._learning_rate:g} to {found:g}, which can't be "
+                f"done with a cluster: {_SET_THE_SCHEDULE}"
+            )
 
     def end(self) -> None:
         """Call `on_train_end`. The model has the last weights loaded, unless a callback changed them."""
@@ -246,17 +297,15 @@ class CallbackCaller:
         with _reported("on_train_end"):
             self._callbacks.on_train_end(self.last_logs)
 
-    def load(self, folder: Path, step: int) -> None:
-        """Load the weights of a step's checkpoint into the model. If the checkpoint is gone, the model keeps its weights."""
+    def load(self, folder: Path, step: int) -> bool:
+        """Load the weights of a step's checkpoint into the model. Return False if the checkpoint is gone."""
         try:
             arrays = checkpoints.load(checkpoints.path_of(folder, step)).arrays
         except checkpoints.CheckpointGone:
-            self._say(
-                f"callbacks: the checkpoint of step {step:,} was deleted before the callbacks were called with its weights"
-            )
-            return
+            return False
         weights, statistics = (np.asarray(arrays[name]) for name in ("weights", "statistics"))
         assign(self._model, weights, statistics, arrays.get(checkpoints.KEYED))
+        return True
 
 
 @contextlib.contextmanager

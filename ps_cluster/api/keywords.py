@@ -57,7 +57,6 @@ class SharedOptions(TypedDict, total=False):
     image_size: int | str | None
     skip_bad: bool | None
     augment: str | Mapping[str, object] | None
-    steps: int | None
     max_seconds: float | None
     optimizer: str | None
     weight_decay: float | None
@@ -81,6 +80,7 @@ class RunOptions(FitOptions, total=False):
     """The keywords of `train`, which are those of KEYWORDS."""
 
     epochs: float | None
+    steps: int | None
     batch_size: int | None
 
 
@@ -92,6 +92,8 @@ def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None)
       settings: dotted keys or sections → values, for any settings of docs/configuration.md.
     """
     check_known(options, KEYWORDS)
+    if not isinstance(options.get("optimizer"), str | None):
+        raise UserError("optimizer: give the name of a rule, e.g. 'adam', or compile() the model with this optimizer")
     if settings is not None and not isinstance(settings, Mapping):
         raise UserError(
             f"settings: got {one_line(repr(settings), 100)}: give a mapping, e.g. {{'optimizer.rule': 'adam'}}"
@@ -108,7 +110,6 @@ _OF_KERAS = {
     "y": "give the data as data=(x_train, y_train)",
     "sample_weight": "give weights with the data: data={'x_train': …, 'y_train': …, 'weight_train': …}",
     "class_weight": "settings={'training.class_weights': {'name of a class': 2.0}}",
-    "optimizer": "compile() the model in your function, or settings={'optimizer.rule': 'adam'}",
     "loss": "compile() the model in your function with this loss",
     "metrics": "compile() the model in your function with these metrics",
     "lr": "the name here is learning_rate",

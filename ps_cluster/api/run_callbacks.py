@@ -27,16 +27,19 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 
-CHECKPOINTS_KEPT = 10  # enough that a slow callback still finds the checkpoint of its epoch
+CHECKPOINTS_KEPT = 10  # so many that a slow callback usually still finds the checkpoint of its epoch
 
 
-def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
+def with_epochs_scored(
+    values: Mapping[str, Any], *, passes: float = 1.0, kept: int = CHECKPOINTS_KEPT
+) -> dict[str, Any]:
     """Return settings with which each epoch is scored, unless the caller has chosen when checkpoints are written.
 
     Args:
       passes: the length of an epoch, in passes over the training examples.
+      kept: the number of checkpoints that are kept.
     """
-    found = {"checkpoints.keep": CHECKPOINTS_KEPT, **values}
+    found = {"checkpoints.keep": kept, **values}
     if not {"checkpoints.every_epochs", "checkpoints.every_seconds"} & values.keys():
         found = {"checkpoints.every_epochs": passes, "checkpoints.exact": True, **found}
     return found
@@ -90,12 +93,11 @@ class RunCallbacks:
         return CallbackCaller(
             self.callbacks,
             self._built_model(),
-            epochs=self.first_epoch + round(training.epochs),
+            epochs=self.first_epoch + round(training.epochs / self.passes),
             steps=math.ceil(self.passes * examples / training.batch_size_per_worker),
             first_epoch=self.first_epoch,
             verbose=self.verbose,
             extra_logs=self.extra_logs,
-            say=self.say,
         )
 
     def _built_model(self) -> keras.Model:

@@ -48,7 +48,7 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
         raise Malformed(
             f"{missing[0]} is missing, got {there}: give x_train, y_train, and x_test, y_test if you have them"
         )
-    outputs, weights = _by_split(given, "y", _by_output), _by_split(given, "weight", _checked_rows)
+    outputs, weights = _by_split(given, "y", _by_output), _by_split(given, "weight", checked_rows)
     _check_same("y", "outputs", outputs)
     inputs = _by_split(given, "x", _inputs)
     first, *further = outputs["train"]
@@ -97,7 +97,7 @@ def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, objec
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
 
 
-def _checked_rows(name: str, value: object) -> IndexableRows:
+def checked_rows(name: str, value: object) -> IndexableRows:
     """Return an array unchanged, and any other value converted to an array. Raises Malformed if that is impossible."""
     refuse_sparse(name, value)
     if isinstance(value, np.ma.MaskedArray):
@@ -130,7 +130,7 @@ def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
     if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
         value = {output_by_place(place): one for place, one in enumerate(value)}
     if not isinstance(value, Mapping):
-        return {"": _checked_rows(name, value)}
+        return {"": checked_rows(name, value)}
     if unnamed := [key for key in value if not isinstance(key, str) or not re.fullmatch(OUTPUT_NAME, key)]:
         raise Malformed(
             f"{name} has a target for output {one_line(repr(unnamed[0]), 100)}: give the output a name of lower case letters, "
@@ -143,7 +143,7 @@ def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> 
     """Return the arrays of a mapping, which must be equally long. `what`: the noun for an array in messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
-    found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
+    found = {key: checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
     if len({len(rows) for rows in found.values()}) > 1:
         counts = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
         raise Malformed(f"the {what}s of {name} have different numbers of rows: {one_line(counts, 300)}")
@@ -192,7 +192,7 @@ def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: 
 def _inputs(name: str, value: object) -> dict[str, IndexableRows]:
     """Return the inputs in a form that can be packed. An unnamed input is called "image" or "x"."""
     if not isinstance(value, Mapping):
-        rows = _checked_rows(name, value)
+        rows = checked_rows(name, value)
         shape = rows.shape[1:]
         if not is_image(rows.dtype, shape):
             return {"x": _packable(name, rows)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -28,6 +29,11 @@ _OF_SCORES = (
 # in the target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler depend on where zero
 # is; and all other losses take labels.
 _IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_error)
+# Losses that compare numbers. All other losses of Keras compare classes, or probabilities of classes.
+_OF_NUMBERS = (
+    *_IN_ANY_UNITS, keras.losses.mean_absolute_percentage_error, keras.losses.mean_squared_logarithmic_error,
+    keras.losses.huber, keras.losses.log_cosh, keras.losses.poisson, keras.losses.cosine_similarity,
+)  # fmt: skip
 # Base classes, which say nothing about the targets of a class that a user derives from them.
 _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
 
@@ -36,6 +42,12 @@ def is_of_keras(found: object) -> bool:
     """Return whether Keras defines a class, a function, or the class of an object, so that its computation is known."""
     kind = found if hasattr(found, "__qualname__") else type(found)
     return getattr(kind, "__module__", "").startswith("keras.")
+
+
+def compares_numbers(loss: keras.Loss | Callable[..., Any]) -> bool | None:
+    """Return whether a loss of Keras, an object or a function, compares numbers; None if the loss is not of Keras."""
+    function = wrapped_by(loss) or loss
+    return function in _OF_NUMBERS if is_of_keras(function) else None
 
 
 def compares_classes(loss: keras.Loss) -> bool:

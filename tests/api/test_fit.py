@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import ps_cluster
+from ps_cluster.api.fit import _predicts_numbers
+from ps_cluster.api.fit_data import Examples
 from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
 from ps_cluster.models.by_value import own_objects
@@ -32,6 +34,17 @@ X, Y = np.zeros((8, 2), "float32"), np.arange(8) % 2
         ({"shuffle": False}, "shuffle: got False: only True is possible"),
         ({"validation_freq": 2}, "validation_freq: got 2: only 1 is possible"),
         ({"initial_epoch": 3, "epochs": 3}, "initial_epoch: got 3"),
+        ({"initial_epoch": -1}, "initial_epoch: got -1: give a whole number of at least 0"),
+        ({"epochs": "3"}, "epochs: got '3': give a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size: got 0: give a whole number of at least 1"),
+        ({"steps_per_epoch": -1}, "steps_per_epoch: got -1: give a whole"),
+        ({"validation_steps": 1.5}, "validation_steps: got 1.5: give a whole"),
+        ({"class_weight": [1, 2]}, "class_weight: got .1, 2.: give a dictionary"),
+        ({"settings": {"training": {"epochs": 2}}}, "training.epochs: the argument epochs of fit decides this setting"),
+        ({"steps": 50}, "training.steps: the argument epochs of fit decides"),
+        ({"patience": 3}, "evaluation.patience: it needs examples to score: give validation_data"),
+        ({"settings": {"cluster.evaluator": True}}, "cluster.evaluator: it needs examples to score"),
+        ({"data_dir": "/mnt"}, "data.data_dir: got '/mnt', but the data are an argument too"),
         ({"verbose": 7}, "verbose: got 7"),
         ({"max_queue_size": 3}, "max_queue_size: there is no such argument"),
         ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, "ReduceLROnPlateau can't be used"),
@@ -42,6 +55,35 @@ def test_an_argument_that_can_not_be_honoured_is_refused_before_anything_starts(
     with pytest.raises(ps_cluster.UserError, match=told):
         ps_cluster.fit(**{"model": model(optimizer="adam", loss="mse"), "x": X, "y": Y, **options})
     assert not list(tmp_path.iterdir())
+
+
+def absolute_error(wanted, found):
+    return keras.ops.mean(keras.ops.abs(wanted - found), axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets", "are_numbers"),
+    [
+        ("mse", 1, [1, 2, 3], True),
+        ("MeanSquaredError", 1, [1, 2, 3], True),
+        (keras.losses.Huber(), 1, [20, 35, 50], True),
+        (keras.losses.Huber(), 1, [0, 1, 1], False),
+        (absolute_error, 1, [-1, 1, 1], True),
+        (absolute_error, 3, [0, 1, 2], False),
+        (absolute_error, 2, [[0.5, 1.5], [2.0, 3.0]], True),
+        ("sparse_categorical_crossentropy", 3, [0, 1, 2], False),
+        (keras.losses.CategoricalCrossentropy(), 2, [[0.25, 0.75], [0.5, 0.5]], False),
+        ("hinge", 1, [-1, 1, 1], False),
+        ("mse", 1, [0] * 3_000 + [7], True),
+    ],
+)
+def test_the_loss_says_whether_targets_are_numbers_and_a_loss_of_the_users_is_judged_by_the_shapes(
+    loss, outputs, targets, are_numbers
+):
+    judged = keras.Sequential([keras.Input((2,)), keras.layers.Dense(outputs)])
+    judged.compile(loss=loss)
+    examples = Examples(np.zeros((len(targets), 2)), np.array(targets))
+    assert _predicts_numbers(judged, examples) == are_numbers
 
 
 def test_the_arguments_of_fit_are_those_of_model_fit_in_the_same_order():

@@ -7,7 +7,14 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.api.keras_callbacks import CallbackCaller, Epoch, EpochReader, check_callbacks, metric_names
+from ps_cluster.api.keras_callbacks import (
+    CallbackCaller,
+    Epoch,
+    EpochReader,
+    accuracy_names,
+    check_callbacks,
+    metric_names,
+)
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
@@ -23,13 +30,28 @@ class OfBatches(keras.callbacks.Callback):
         """Do nothing."""
 
 
+class OfValidation(keras.callbacks.Callback):
+    def on_test_end(self, logs=None):
+        """Do nothing."""
+
+
+class OwnCheckpoint(keras.callbacks.ModelCheckpoint):
+    """It inherits methods for batches, with which Keras only counts."""
+
+
+class EveryTenthEpoch(keras.callbacks.Callback):
+    log_freq = 10
+
+
 @pytest.mark.parametrize(
     ("callback", "told"),
     [
         (keras.callbacks.ReduceLROnPlateau(), "ReduceLROnPlateau can't be used with a cluster: .*schedule.kind"),
         (keras.callbacks.ModelCheckpoint("{epoch}.keras", save_freq=100), r"acts within an epoch \(save_freq=100\)"),
+        (OwnCheckpoint("{epoch}.keras", save_freq=9), r"OwnCheckpoint acts within an epoch \(save_freq=9\)"),
         (OfBatches(), r"OfBatches acts within an epoch \(on_train_batch_end\), .*use on_epoch_end"),
         (keras.callbacks.LambdaCallback(on_train_batch_end=print), "LambdaCallback acts within an epoch"),
+        (OfValidation(), r"OfValidation acts within an epoch \(on_test_end\)"),
         (print, "callbacks: got <built-in function print>: give objects of keras.callbacks.Callback"),
     ],
 )
@@ -43,6 +65,8 @@ def test_callbacks_that_act_at_the_end_of_an_epoch_are_taken_also_in_nested_list
         keras.callbacks.EarlyStopping(),
         keras.callbacks.TensorBoard(),
         keras.callbacks.LambdaCallback(on_epoch_end=print),
+        OwnCheckpoint("{epoch}.keras"),
+        EveryTenthEpoch(),
     ]
     assert check_callbacks([taken[:1], taken[1:]]) == taken
     assert check_callbacks(None) == []
@@ -139,7 +163,7 @@ def test_callbacks_see_the_weights_of_the_epoch_and_the_logs_under_the_names_of_
     model = compiled_model()
     assert metric_names(model) == {"acc", "area"}
     history = keras.callbacks.History()
-    caller = CallbackCaller([Watching(), history], model, epochs=9, first_epoch=4, say=print)
+    caller = CallbackCaller([Watching(), history], model, epochs=9, first_epoch=4)
     for step, weights in ((10, [1, 2]), (20, [3, 4])):
         save(run_dir, step, weights)
     logs = {"loss": 1.0, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.7, "val_acc": 0.7}
@@ -155,11 +179,50 @@ def test_an_exception_of_a_callback_says_in_which_method_it_was_raised(run_dir):
     def fails(epoch, logs):
         raise ZeroDivisionError
 
-    caller = CallbackCaller([keras.callbacks.LambdaCallback(on_epoch_end=fails)], compiled_model(), epochs=1, say=print)
+    caller = CallbackCaller([keras.callbacks.LambdaCallback(on_epoch_end=fails)], compiled_model(), epochs=1)
     save(run_dir, 10, [1, 2])
     with pytest.raises(ZeroDivisionError) as error:
         caller.end_epoch(Epoch(0, 10, {}), run_dir.checkpoints)
     assert "on_epoch_end of epoch 1 of your callbacks" in error.value.__notes__[0]
+
+
+def test_an_epoch_whose_checkpoint_was_deleted_is_left_out_with_a_line(run_dir, capsys):
+    history = keras.callbacks.History()
+    caller = CallbackCaller([history], compiled_model(), epochs=3)
+    save(run_dir, 20, [1, 2])
+    assert not caller.end_epoch(Epoch(0, 10, {"loss": 1.0}), run_dir.checkpoints)
+    assert "epoch 1 is left out, because its checkpoint was deleted" in capsys.readouterr().out
+    caller.end_epoch(Epoch(1, 20, {"loss": 0.5}), run_dir.checkpoints)
+    assert history.epoch == [1] and history.history["loss"] == [0.5]
+
+
+@pytest.mark.parametrize("method", ["on_epoch_begin", "on_epoch_end"])
+def test_a_callback_that_changes_the_learning_rate_is_told_that_it_has_no_effect(run_dir, method):
+    model = compiled_model()
+    warm_up = keras.callbacks.LambdaCallback(**{method: lambda *_: model.optimizer.learning_rate.assign(0.5)})
+    caller = CallbackCaller([warm_up], model, epochs=2)
+    save(run_dir, 10, [1, 2])
+    with pytest.raises(UserError, match="changed the learning rate from 0.01 to 0.5, .*set schedule.kind"):
+        caller.end_epoch(Epoch(0, 10, {}), run_dir.checkpoints)
+
+
+@pytest.mark.parametrize(
+    ("metric", "outputs", "is_reported"),
+    [
+        ("accuracy", 3, True),
+        ("acc", 1, True),
+        ("sparse_categorical_accuracy", 3, True),
+        (keras.metrics.SparseCategoricalAccuracy(), 3, True),
+        (keras.metrics.BinaryAccuracy(), 1, True),
+        (keras.metrics.BinaryAccuracy(threshold=0.9), 1, False),
+        ("binary_accuracy", 3, False),
+        (keras.metrics.SparseTopKCategoricalAccuracy(2, name="accuracy"), 3, False),
+    ],
+)
+def test_an_accuracy_that_means_another_one_than_that_of_the_run_is_measured(metric, outputs, is_reported):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(outputs)])
+    model.compile("sgd", "mse", metrics=[metric])
+    assert accuracy_names(model) == (metric_names(model) if is_reported else set())
 
 
 def test_a_checkpoint_within_an_epoch_that_has_ended_is_read_once_and_ends_none(run_dir, monkeypatch):

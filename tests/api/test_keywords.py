@@ -38,7 +38,7 @@ def test_train_has_every_option_of_run_with_the_type_of_its_setting():
 
 
 def test_fit_has_the_keywords_of_train_that_are_no_arguments_of_keras():
-    of_keras = {"epochs", "batch_size"}
+    of_keras = {"epochs", "steps", "batch_size"}
     assert get_type_hints(FitOptions) == {k: v for k, v in get_type_hints(RunOptions).items() if k not in of_keras}
 
 
