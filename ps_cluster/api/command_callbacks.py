@@ -14,7 +14,7 @@ from pathlib import Path
 from ps_cluster.api.keras_callbacks import check_callbacks
 from ps_cluster.api.program import run_program, words_of_run
 from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
-from ps_cluster.config import RunConfig, build_config, user_code
+from ps_cluster.config import Resolved, user_code
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.runs.run_dir import RunDir
@@ -22,13 +22,13 @@ from ps_cluster.runs.run_dir import RunDir
 _OPTION = "--callbacks"
 
 
-def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root: Path) -> int:
+def run_with_callbacks(name: str, words: Sequence[str], resolved: Resolved, root: Path) -> int:
     """Run the command `run` in a separate process, and call callbacks in this one. Return the exit code of the command.
 
     Args:
       name: FILE.py:NAME of a callback, of a list of them, or of a function that returns one of these.
       words: the words after `run` on the command line.
-      config: the settings of the run.
+      resolved: the settings of the run.
       root: the directory of the run.
     """
     reference = user_code.parse(user_code.trust_reference(name, Path.cwd()))
@@ -47,8 +47,8 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
         ) from error
     run = RunDir(Path(os.path.realpath(root)))
     listener = RunCallbacks(run, callbacks=callbacks)
-    usual = dict(build_config().checkpoints)
-    chosen = {f"checkpoints.{key}": value for key, value in config.checkpoints if value != usual[key]}
+    of_checkpoints = {f"checkpoints.{key}": value for key, value in resolved.config.checkpoints}
+    chosen = {key: value for key, value in of_checkpoints.items() if resolved.is_chosen(key)}
     added = {key: value for key, value in with_epochs_scored(chosen).items() if key not in chosen}
 
     def look() -> bool:

@@ -136,7 +136,7 @@ def run(
     if callbacks:
         from ps_cluster.api.command_callbacks import run_with_callbacks
 
-        return run_with_callbacks(callbacks, context.meta[WORDS], config, root)
+        return run_with_callbacks(callbacks, context.meta[WORDS], resolved, root)
     with watched(make_view()) as view:
         code = local_run.start_run(config, root, view=view, began=began, tensorboard=tensorboard)
     _print_what_was_asked_for(root, profile=profile and code == 0)

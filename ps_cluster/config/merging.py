@@ -59,6 +59,10 @@ class Resolved:
     layers: tuple[NamedLayer, ...]
     tree: Layer  # the merged layers
 
+    def is_chosen(self, key: str) -> bool:
+        """Return whether the user has set a dotted key. The two lowest layers are the defaults and the recipe."""
+        return any(layer.has(key) for layer in self.layers[2:])
+
     def origin(self, key: str) -> str:
         """Return where the value of a dotted key comes from: a layer, or the default of the chosen mode, network, …"""
         values = flat(self.tree)

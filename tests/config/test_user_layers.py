@@ -69,6 +69,12 @@ def test_no_value_of_any_network_or_mode_is_without_an_origin():
     assert found.origin("optimizer.learning_rate").startswith("rates of network airbench")
 
 
+def test_a_setting_is_chosen_though_its_value_is_the_default_and_a_recipes_is_not():
+    found = resolve(None, {"checkpoints.keep": build_config().checkpoints.keep, "model.name": "tutorial_cnn"})
+    assert found.is_chosen("checkpoints.keep") and found.is_chosen("model.name")
+    assert not found.is_chosen("checkpoints.every_seconds") and not found.is_chosen("training.epochs")
+
+
 def test_a_layer_whose_value_was_dropped_with_its_choice_is_no_origin():
     """A recipe may have a setting for a rule in whose place the user has chosen another one."""
     config = build_config(None, {"staleness.method": "dc_constant"})
