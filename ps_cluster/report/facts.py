@@ -76,9 +76,11 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
         yield "gradients", f"{texts}, because they came too late · {each:.3g} in an update on average"
     if summary.parameter_servers:  # without parameter servers, all gradients come from the newest parameters
         stale = summary.staleness
-        measures = f"median {stale.p50} · 95 % up to {stale.p95} · max {stale.max}"
-        bars = f"0 {histogram_bars(stale.histogram)} {stale.max}"
-        yield "staleness", "–" if stale.mean is None else f"mean {stale.mean:.2f} · {measures}   {bars}"
+        text = "–" if stale.mean is None else f"mean {stale.mean:.2f}"
+        if stale.max is not None:
+            bars = f"0 {histogram_bars(stale.histogram)} {stale.max}"
+            text += f" · median {stale.p50} · 95 % up to {stale.p95} · max {stale.max}   {bars}"
+        yield "staleness", text
 
 
 def number(value: float | None, spec: str = ",d") -> str:

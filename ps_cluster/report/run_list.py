@@ -144,8 +144,8 @@ def _with_rows(one: ListedRun, run_dir: RunDir) -> ListedRun:
             train_seconds=row.train_seconds,
             examples_per_second=row.examples_per_second,
         )
-        if row.staleness and (steps := sum(row.staleness.counts)):
-            one = replace(one, staleness_mean=row.staleness.sum / steps)
+        if row.staleness:
+            one = replace(one, staleness_mean=row.staleness.mean)
     score = last_row(run_dir.evaluation, EvaluationRow)
     return _with_score(one, score) if score else one
 

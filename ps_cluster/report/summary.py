@@ -31,6 +31,7 @@ from ps_cluster.runs.result_rows import (
     ServerSize,
     ServerSummary,
     SilenceRow,
+    StalenessRow,
     Summary,
     TrainingResult,
     Updates,
@@ -236,6 +237,7 @@ def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> Train
             interrupted_seconds=row.times.interrupted,
             updates=Updates(scheduled=row.scheduled, applied=row.applied),
             workers=row.workers,
+            staleness=StalenessRow(mean=row.staleness.mean if row.staleness else None),
         )
     # A leader that restarts from a checkpoint can't know how far the last leader had come, but the rows show it.
     updates = training.updates.model_copy(update={"rolled_back": totals.rolled_back})

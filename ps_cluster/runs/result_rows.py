@@ -47,6 +47,12 @@ class StalenessBuckets(Row):
     counts: list[Count]
     sum: Count
 
+    @property
+    def mean(self) -> float | None:
+        """The mean staleness of all steps so far; None without a step."""
+        steps = sum(self.counts)
+        return self.sum / steps if steps else None
+
 
 class WorkerRow(Row):
     """The work of one worker process. A restarted worker has a row for each of its processes."""

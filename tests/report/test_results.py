@@ -211,11 +211,22 @@ def test_the_page_begins_with_the_curves_then_has_the_workers_and_the_staleness(
     assert [[cell.replace("\xa0", " ") for cell in row] for row in rows] == [
         ["0", "60", "75.0 %", "7,680", "0"], ["1", "20", "25.0 %", "7,680", "1"]
     ]  # fmt: skip
-    change_summary(of_images, staleness={})
+
+
+@pytest.mark.parametrize(
+    ("staleness", "sentence"),
+    [
+        ({"mean": 0.0, "max": 0, "histogram": {"0": 80}}, "No gradient was stale: each was computed from the newest"),
+        ({}, "The staleness is not known, because the leader was killed before it wrote its result."),
+        ({"mean": 1.25}, "1.25 on average. More is not known, because the leader was killed"),
+    ],
+)
+def test_the_page_says_that_no_gradient_was_stale_only_if_this_was_measured(of_images, unrendered, staleness, sentence):
+    change_summary(of_images, staleness=staleness)
     page, _, _ = drawn(of_images)
-    assert "No gradient is stale in this mode" in page and "staleness.svg" not in {
-        path.name for path in (of_images.results / "plots").iterdir()
-    }
+    assert sentence in " ".join(page.split())
+    assert ("No gradient was stale" in page) == ("max" in staleness)
+    assert (of_images.results / "plots" / "staleness.svg").exists() == ("histogram" in staleness)
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,16 @@ LIFE = "7@1234"
 BEGAN = time.monotonic() - 27.0
 
 
-def timed_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **times) -> ProgressRow:
+def timed_row(
+    applied: int, monotonic: float = BEGAN, life: str = LIFE, staleness: dict | None = None, **times
+) -> ProgressRow:
     """Return a row of a training at 20 updates a second, or at the speed of `times`."""
     seconds, examples = applied / 20, applied * 128
     first = {"seconds": seconds, "first_update": 0.1, "last_update": seconds, "resumed_update": 0.1}
     first["stood"] = [[0.1, seconds]]
     workers = [{"index": 0, "pid": 100, "updates": applied, "examples": examples}]
     known = {"scheduled": applied + 8, "examples": examples, "monotonic": monotonic, "life": life, "workers": workers}
+    known["staleness"] = staleness
     return progress_row(applied, train_seconds=seconds, times=first | times, **known)
 
 
@@ -218,7 +221,8 @@ def test_worker_that_was_started_again_is_one_row_and_two_processes(run_dir):
 
 def test_killed_run_is_summed_up_from_its_progress(run_dir):
     run_dir.training_result.unlink()
-    append_row(run_dir.progress, timed_row(100, stood=[[0.1, 3.53]], interrupted=0.47))
+    staleness = {"counts": [25, 0, 75], "sum": 150}
+    append_row(run_dir.progress, timed_row(100, stood=[[0.1, 3.53]], interrupted=0.47, staleness=staleness))
     summary = write(run_dir, outcome="failed")
     assert summary["updates"] == {
         "scheduled": 108, "applied": 100, "duplicated": None, "lost": None, "rolled_back": 0,
@@ -228,7 +232,8 @@ def test_killed_run_is_summed_up_from_its_progress(run_dir):
     assert summary["goodput"] == pytest.approx(1 - 1.47 / 4.9)
     assert summary["proof"] is None, "nobody held the journals against the parameter servers"
     assert summary["gradients"] == dict.fromkeys(("scheduled", "applied", "dropped", "per_update"))
-    assert summary["staleness"] == {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
+    assert summary["staleness"] == {"mean": 1.5, "p50": None, "p95": None, "max": None, "histogram": {}}
+    assert "staleness mean 1.50" in (text := words(summary, run_dir)) and "median" not in text
     assert (summary["train_seconds"], summary["examples_per_second"]) == (5.0, None)
     assert summary["workers"][0]["updates"] == 100
     assert "failed" in closing_table(summary, run_dir)
