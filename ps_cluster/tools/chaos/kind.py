@@ -100,6 +100,7 @@ class FaultKind(Named, ABC):
       launched: whether it can hit a run that a launcher watches.
       hosted: whether it can hit tasks on hosts.
       others_go_on: whether the other workers have to continue while the victims are missing.
+      all_survive: whether every process that runs when the fault is injected has to survive it.
     """
 
     name: str
@@ -107,6 +108,7 @@ class FaultKind(Named, ABC):
     launched: bool = True
     hosted: bool = False
     others_go_on: bool = False
+    all_survive: bool = False
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """Return the tasks to hit, chosen from the tasks of a run."""

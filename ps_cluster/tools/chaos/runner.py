@@ -108,6 +108,11 @@ class Runner:
         except NotAllowed as reason:
             raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
+        if fault.kind.all_survive:
+            now_running = self.run.running()
+            died = [str(task) for task, pid in running.items() if now_running.get(task) != pid]
+            if died:
+                raise ChaosFailed(f"{' and '.join(died)} died of {fault.kind.name}, which every process should survive")
         injection.then()
         recovered_at = max(sign.seen_at for sign in injection.signs if sign.seen_at is not None)
         injected.recovery_s = max(0.0, recovered_at - injection.time)

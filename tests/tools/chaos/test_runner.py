@@ -1,5 +1,6 @@
 """The runner against scripted rows and a clock that only `sleep` moves."""
 
+import contextlib
 import random
 import signal
 
@@ -212,6 +213,31 @@ def test_a_fault_that_lasts_is_taken_back_when_the_user_stops():
     with pytest.raises(Interrupted):
         run.runner(stop_requested=lambda: not run.trains).disturb([fault(LastingFault())])
     assert run.trains
+
+
+class Harmless(LastingFault):
+    """Holds training up, which no process should die of."""
+
+    all_survive = True
+
+
+@pytest.mark.parametrize("death", [FakeRun.no_evaluator, FakeRun.new_evaluator])
+@pytest.mark.parametrize("kind", [Harmless(), LastingFault()])
+def test_a_process_that_dies_of_a_fault_which_it_should_survive_fails_although_training_continues(death, kind):
+    run = FakeRun()
+    run.plan((4, death))  # The fault begins after a pause of 1 to 3 s, and lasts for 5 s.
+    with contextlib.ExitStack() as expected:
+        if kind.all_survive:
+            problem = "evaluator-0 died of lasting, which every process should survive"
+            expected.enter_context(pytest.raises(ChaosFailed, match=problem))
+        run.runner().disturb([fault(kind)])
+
+
+def test_a_fault_that_every_process_survives_passes():
+    runner = FakeRun().runner()
+    runner.disturb([fault(Harmless())])
+    assert runner.injected[0].recovery_s is not None
+    assert {kind.name for kind in FAULTS if kind.all_survive} == {"throttle", "clock set back"}
 
 
 def test_a_fault_that_the_system_refuses_in_the_end_fails():

@@ -27,6 +27,7 @@ class ClockSetBack(FaultKind):
     """
 
     name = "clock set back"
+    all_survive = True
 
     def environment(self, folder: Path) -> Mapping[str, str]:
         compiler, library = shutil.which("cc"), folder / "shifted_clock.so"

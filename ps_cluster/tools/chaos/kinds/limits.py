@@ -49,6 +49,7 @@ class Throttled(Lasting):
     """One task, of any type, gets 5 % of a processor for a while. No process may die of it."""
 
     name = "throttle"
+    all_survive = True
     seconds = THROTTLED_S
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
