@@ -150,15 +150,20 @@ class Experiment(ABC):
         return Runner(run, bounds=self.bounds, stop_requested=self.stop_requested, notify=self.notify, sleep=sleep)
 
     def _disturb(self, run: Run, runner: Runner, began: float) -> None:
-        """Inject the faults, and drain the run. `began` is when the run was started, in monotonic seconds."""
+        """Inject the faults, and drain the run. `began` is when the run was started, in monotonic seconds.
+
+        The time limit for faults begins with the first update.
+        """
         settings, evidence = self.settings, self.evidence
         evidence.injected = runner.injected
-        until = None if settings.minutes is None else began + 60 * settings.minutes
         try:
             runner.wait_for_training()
+            until = None if settings.minutes is None else runner.clock() + 60 * settings.minutes
             allowed, evidence.skipped = allowed_here(self.kinds, run, self.notify)
             faults = settings.plan(allowed) if self.faults is None else self.faults
             runner.disturb((fault for fault in faults if fault.kind in allowed), until)
+            if not runner.injected:
+                raise ChaosFailed("no fault was injected: give more --minutes")
             runner.drain()
         finally:
             evidence.seconds = time.monotonic() - began

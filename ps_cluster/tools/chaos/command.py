@@ -34,7 +34,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 @option(
     "--minutes",
     type=Number(0, 100_000, min_open=True),
-    help="Inject as many faults as fit into this time, instead of --faults.",
+    help="Inject as many faults as fit into this time, counted from the first update, instead of --faults.",
 )
 @option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
 @option(

@@ -7,11 +7,14 @@ import signal
 import pytest
 
 from ps_cluster.config.tasks import ON_DEATH, Task
+from ps_cluster.notices import ignore
 from ps_cluster.runs.result_rows import WorkerRow
+from ps_cluster.tools.chaos.chaos_run import Experiment, report_of
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner
+from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.signs import TrainingGoesOn
 from tests.helpers.rows import progress_row
 
@@ -269,6 +272,26 @@ def test_no_fault_is_injected_after_the_time_is_over_and_then_the_run_is_drained
     runner.disturb(iter(lambda: fault("kill evaluator"), None), until=run.time + 60)
     runner.drain()
     assert len(runner.injected) > 10 and max(run.fault_times) < 1060 and run.interrupts == 1
+
+
+class OfOneRun(Experiment):
+    """Disturbs a fake run."""
+
+    def carry_out(self):
+        self.run = FakeRun((1, FakeRun.new_evaluator))
+        self.run.applied = 0
+        self.run.sleep(3600)  # The start of the run takes an hour.
+        self._disturb(self.run, self.run.runner(), 0.0)
+        return []
+
+
+@pytest.mark.parametrize(("minutes", "problems"), [(1, []), (0.001, ["no fault was injected: give more --minutes"])])
+def test_the_minutes_of_faults_begin_with_training_and_a_run_without_a_fault_fails(tmp_path, minutes, problems):
+    settings = ChaosSettings(minutes=minutes, kinds=("kill evaluator",))
+    experiment = OfOneRun(settings, tmp_path, None, ChaosBounds(), ignore, lambda: False)
+    report = report_of(experiment)
+    assert report.problems == problems and bool(report.faults) == (not problems)
+    assert experiment.run.interrupts == len(report.faults[:1]), "a run without a fault is not drained"
 
 
 def test_a_drain_that_fails_or_never_ends_fails():
