@@ -10,16 +10,14 @@ with different accuracies, so several undisturbed runs are needed to judge the a
 from __future__ import annotations
 
 import os
-import subprocess
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
@@ -43,6 +41,7 @@ from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner
 from ps_cluster.tools.chaos.settings import ChaosSettings, constant_rate, steps_with_cool_down, with_cool_down
 from ps_cluster.tools.chaos.verdict import complaints, complaints_of_hosted
 
+TRACEBACK = "experiment.err"  # file with the traceback of an unexpected error, in the folder of all runs
 ALL_END_WITHIN_S = 30.0  # limit for all tasks on hosts, from the end of the leader
 _PRECISION = ("--precision", "float32")  # Machines may choose different precisions, so `task` requires this option.
 
@@ -79,16 +78,21 @@ def run_chaos(
 
 
 def report_of(experiment: Experiment) -> ChaosReport:
-    """Carry out an experiment, and return its report even if the experiment fails."""
+    """Carry out an experiment, and return its report even if the experiment fails.
+
+    It may fail in many ways: a file or a process of the run is gone, a process does not end, or a fault from a user's
+    file raises any exception.
+    """
     try:
         problems = experiment.carry_out()
-    except ChaosFailed as failure:
+    except (ChaosFailed, UserError) as failure:  # UserError: a file of the run is damaged
         problems = [str(failure)]
     except Interrupted:
         problems = ["stopped before the end"]
-    # A process or a file of the run went away meanwhile, or a process does not end.
-    except (OSError, psutil.Error, subprocess.SubprocessError) as error:
-        problems = [f"the experiment itself failed: {type(error).__name__}: {one_line(str(error), 200)}"]
+    except Exception as error:
+        write_whole(experiment.root / TRACEBACK, traceback.format_exc())
+        why = f"{type(error).__name__}: {one_line(str(error), 200)}"
+        problems = [f"the experiment itself failed: {why}; the traceback is in {TRACEBACK}"]
     return make_report(experiment.evidence, problems)
 
 

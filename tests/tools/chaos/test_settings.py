@@ -183,17 +183,32 @@ def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chie
     assert FAULTS["kill worker"].whole_cluster(MODES["sync"].cluster.on_death)
 
 
-@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("cc", 60), FileNotFoundError("it has gone")])
-def test_there_is_a_report_where_the_experiment_itself_fails(error):
-    class Failing:
-        evidence = Evidence(ChaosSettings())
+class Failing:
+    """An experiment that fails with an error."""
 
-        def carry_out(self):
-            raise error
+    def __init__(self, root, error):
+        self.root, self.error, self.evidence = root, error, Evidence(ChaosSettings())
 
-    report = report_of(Failing())
+    def carry_out(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [subprocess.TimeoutExpired("cc", 60), FileNotFoundError("it has gone"), KeyError("of a user's fault")]
+)
+def test_there_is_a_report_and_a_traceback_where_the_experiment_itself_fails(error, tmp_path):
+    report = report_of(Failing(tmp_path, error))
     assert not report.passed
-    assert report.problems == [f"the experiment itself failed: {type(error).__name__}: {error}"]
+    (problem,) = report.problems
+    assert problem == (
+        f"the experiment itself failed: {type(error).__name__}: {error}; the traceback is in experiment.err"
+    )
+    assert "in carry_out" in (tmp_path / "experiment.err").read_text()
+
+
+def test_a_damaged_file_of_the_run_is_a_problem_in_the_report(tmp_path):
+    report = report_of(Failing(tmp_path, UserError("'summary.json' is no JSON")))
+    assert report.problems == ["'summary.json' is no JSON"] and not list(tmp_path.iterdir())
 
 
 def test_a_network_of_the_user_keeps_the_rate_of_its_compile(tmp_path):
