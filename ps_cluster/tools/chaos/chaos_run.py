@@ -186,7 +186,7 @@ class BesideUndisturbed(Experiment):
         self._announce("disturbed run")
         self.tools.mkdir()
         environment = {name: value for kind in self.kinds for name, value in kind.environment(self.tools).items()}
-        options = settings.run_options(constant_rate(settings.most_steps()))
+        options = settings.run_options(constant_rate())
         with self._training("disturbed", options, environment) as (run, runner):
             self._disturb(run, runner, began)
             summary = run.summary()
@@ -237,7 +237,7 @@ class OnHosts(Experiment):
         for path in (folder, output, self.tools):
             path.mkdir()
         lost = {"cluster.lost_after_seconds": settings.lost_after_seconds}
-        options = (*_PRECISION, *settings.task_options(constant_rate(settings.most_steps()) | lost))
+        options = (*_PRECISION, *settings.task_options(constant_rate() | lost))
         try:
             with hosts(settings.hosts or 0, run_dir=folder) as machines:
                 run = HostedRun(folder, output, options, placed(settings.topology, machines), self.tools)

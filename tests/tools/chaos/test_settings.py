@@ -14,9 +14,10 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.tools.chaos.chaos_report import Evidence
 from ps_cluster.tools.chaos.chaos_run import allowed_here, report_of, run_chaos
-from ps_cluster.tools.chaos.kind import ChaosFailed
+from ps_cluster.tools.chaos.kind import LONGEST_PAUSE_S, ChaosFailed
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.signals import Signalled
+from ps_cluster.tools.chaos.runner import ChaosBounds
 from ps_cluster.tools.chaos.settings import (
     SHORTEST_COOL_DOWN,
     ChaosSettings,
@@ -37,17 +38,19 @@ def test_both_runs_have_the_same_learning_rate_at_every_step():
 
     steps = 1234
     total = steps_with_cool_down(steps, SHORTEST_COOL_DOWN)
-    before, after = constant_rate(10 * steps), with_cool_down(steps, total)
+    before, after = constant_rate(), with_cool_down(steps, total)
     assert all(factor(before, step) == factor(after, step) == 1 for step in (0, 1, steps // 2, steps - 1))
     assert total >= steps + 500
     falling = [factor(after, step) for step in (steps - 1, (steps + total) // 2, total - 1)]
     assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.05, abs=1e-5)
 
 
-def test_the_run_gets_more_steps_than_fit_between_the_faults_and_never_more_than_are_allowed():
-    assert ChaosSettings(faults=20).most_steps() == 200_000
-    assert ChaosSettings(minutes=60).most_steps() == 1_220_000
-    assert ChaosSettings(minutes=10_000).most_steps() == 10_000_000
+def test_the_fastest_run_does_not_finish_its_planned_steps_before_the_last_of_10_000_faults():
+    config = build_config().with_values(constant_rate())
+    fastest_steps_per_s, longest_cut_s = 1000, 30
+    assert config.training.steps > 10_000 * fastest_steps_per_s * (
+        longest_cut_s + LONGEST_PAUSE_S + ChaosBounds.recovery_s
+    )
 
 
 def test_the_settings_reach_the_run():
