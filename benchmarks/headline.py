@@ -140,9 +140,8 @@ def bench(
     """Run `bench` in the default precision of a run, and return its figures."""
     prepare_for_tensorflow()
     benchmark = cases.benchmark(arms, [model], [machine.fastest_precision()], straggler, ddp_python, values)
-    results = throughput.measure(benchmark, rounds, None, notify=print_line)
-    throughput.print_table(benchmark, results, make_console())
-    return results[0].figures
+    (result,) = throughput.report(benchmark, rounds, None, make_console(), notify=print_line)
+    return result.figures
 
 
 @click.command(cls=OneLineCommand)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ps_cluster.files.values import listed
 from ps_cluster.system.limits import allowance
 
 ARM_TIMEOUT_S = 600
+TORCH_TIMEOUT_S = 60  # for the import of PyTorch, which usually takes a few seconds
 STEPS_PER_CALL = 4  # In arms of one process, one call of TensorFlow runs several steps, so that Python costs little.
 TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "airbench")  # the networks that ddp.py has
 TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
@@ -113,7 +114,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     if unknown := [name for name in names if name not in ARMS]:
         known = f"{', '.join(ARMS)}, and empty and tables, which are measured alone"
         raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {known}")
-    return [with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
+    return with_torch([ARMS[name] for name in names], ddp_python)
 
 
 def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list[BenchArm]:
@@ -148,14 +149,22 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     return found
 
 
-def with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
-    """Return an arm with the Python that runs it. Raises UserError if `python` is None or has no PyTorch."""
-    needs = f"{arm.name} needs --ddp-python, a Python that has torch, numpy, pydantic and PyYAML"
+def with_torch(chosen: Sequence[BenchArm], python: Path | None, timeout_s: float = TORCH_TIMEOUT_S) -> list[BenchArm]:
+    """Return the arms, those with PyTorch with the Python that runs them.
+
+    Raises:
+      UserError: an arm needs `python`, and this is None or can't import PyTorch within `timeout_s`.
+    """
+    first = next((arm for arm in chosen if arm.torch), None)
+    if first is None:
+        return list(chosen)
+    needs = f"{first.name} needs --ddp-python, a Python that has torch, numpy, pydantic and PyYAML"
     if python is None:
         raise UserError(f"--arms: {needs}")
     python = python.absolute()  # If links were resolved, the path would lead out of the virtual environment.
     try:
-        subprocess.run([python, "-c", "import torch"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UserError(f"--ddp-python: got '{python}': it can't import torch: {needs}") from error
-    return replace(arm, python=str(python))
+        subprocess.run([python, "-c", "import torch"], check=True, capture_output=True, timeout=timeout_s)
+    except (OSError, subprocess.SubprocessError) as error:
+        cannot = f"it can't import torch within {timeout_s:g} s"
+        raise UserError(f"--ddp-python: got '{python}': {cannot}: {needs}") from error
+    return [replace(arm, python=str(python)) if arm.torch else arm for arm in chosen]

@@ -73,5 +73,4 @@ def bench(
         benchmark = table_speed.benchmark(values, ddp_python)
     else:
         benchmark = cases.benchmark(names, models, precisions, straggler, ddp_python, values)
-    results = throughput.measure(benchmark, rounds, output, notify=print_line)
-    throughput.print_table(benchmark, results, make_console())
+    throughput.report(benchmark, rounds, output, make_console(), notify=print_line)

@@ -61,11 +61,19 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
     """
     refuse_chosen(NAME, CHOSEN, values)
     packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
-    measured = [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
+    measured = [*ARMS, *(arms.with_torch(TORCH_ARMS, ddp_python) if ddp_python else ())]
     found = jobs(packed, values, measured, notify=print_line)
     baselines = [arm.name for arm in measured if arm.name in BASELINES]
     columns = [*COLUMNS, *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in baselines)]
-    return Benchmark(found, packed, "examples", measured, columns, figures)
+    return Benchmark(found, len(_sizes(values)), packed, "examples", measured, columns, figures)
+
+
+def _sizes(values: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the sizes of each job, by dotted key. If `values` set one of the sizes, it does not vary."""
+    choices: dict[str, Sequence[object]] = {
+        key: [values[key]] if key in values else sizes for key, sizes in VARIED.items()
+    }
+    return [dict(zip(choices, sizes, strict=True)) for sizes in product(*choices.values())]
 
 
 def jobs(
@@ -84,11 +92,8 @@ def jobs(
     Args:
       values: settings of all arms.
     """
-    for sizes in product(*VARIED.values()):
-        varied = dict(zip(VARIED, sizes, strict=True))
-        if any(key in values and size != VARIED[key][0] for key, size in varied.items()):
-            continue
-        one = case("dlrm", "float32", packed, {**DEFAULTS, **varied, **values})
+    for sizes in _sizes(values):
+        one = case("dlrm", "float32", packed, {**DEFAULTS, **values, **sizes})
         assert isinstance(one.model, DlrmSettings) and isinstance(one.data, ClickSettings)
         about = {
             "batch": one.training.batch_size_per_worker,

@@ -5,7 +5,7 @@ Rounds go A B C, A B C, …, so that a drift of the machine's speed affects all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -112,10 +112,12 @@ class Benchmark(NamedTuple):
     Attributes:
       unit: the plural noun for what is counted, e.g. "images".
       arms: the arms that are shown.
+      cases: the number of jobs.
       figures_of: turns the rates of a job into its figures.
     """
 
     jobs: Iterable[BenchJob]
+    cases: int
     packed: PackedDataset
     unit: str
     arms: Sequence[BenchArm]
@@ -123,19 +125,39 @@ class Benchmark(NamedTuple):
     figures_of: FiguresOf = figures
 
 
-def measure(
-    benchmark: Benchmark, rounds: int, output: Path | None, *, notify: Notify, rate: RateOf = rate_of
+def report(
+    benchmark: Benchmark, rounds: int, output: Path | None, console: Console, *, notify: Notify, rate: RateOf = rate_of
 ) -> list[Result]:
-    """Measure the arms of each job in turns.
+    """Measure all jobs, print the table, and return the results.
+
+    If an arm fails or the user stops, the table of the finished jobs is printed before the exception is raised.
 
     Args:
       output: a JSON file that gets all results so far after each job.
+    Raises: as `measure`.
+    """
+    results: list[Result] = []
+    try:
+        for result in measure(benchmark, rounds, notify=notify, rate=rate):
+            results.append(result)
+            if output:
+                _write(benchmark, results, output)
+    finally:
+        if results:
+            print_table(benchmark, results, console)
+            if len(results) < benchmark.cases:
+                console.print(f"unfinished: {len(results)} of {benchmark.cases} cases were measured", highlight=False)
+    return results
+
+
+def measure(benchmark: Benchmark, rounds: int, *, notify: Notify, rate: RateOf = rate_of) -> Iterator[Result]:
+    """Measure the arms of each job in turns, and yield its result.
+
     Raises:
       UserError: a job's case does not fit an arm.
       RunFailed: an arm failed, or ended before it had a rate.
     """
     packed, unit = benchmark.packed, benchmark.unit
-    results = []
     for job in benchmark.jobs:
         configs = [arm.config(job.case) for arm in job.arms]  # so that mistakes are found before any measurement
         rates: dict[str, list[float]] = {arm.name: [] for arm in job.arms}
@@ -146,12 +168,14 @@ def measure(
                 raise RunFailed(f"{too_short}: set a larger training.steps")
             rates[arm.name].append(per_second / job.examples_counted_as_one)
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
-        results.append(Result(job.about, benchmark.figures_of(job.arms, rates)))
-        if output:
-            # A row has the figures of a case, and the values that distinguish it from other cases.
-            rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
-            write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": unit, "rows": rows})
-    return results
+        yield Result(job.about, benchmark.figures_of(job.arms, rates))
+
+
+def _write(benchmark: Benchmark, results: Sequence[Result], output: Path) -> None:
+    packed = benchmark.packed
+    # A row has the figures of a case, and the values that distinguish it from other cases.
+    rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
+    write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": benchmark.unit, "rows": rows})
 
 
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:

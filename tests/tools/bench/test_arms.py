@@ -48,12 +48,28 @@ def test_an_unknown_arm_is_refused_with_those_that_there_are(name):
         arms.choose(["single", name])
 
 
-def test_pytorch_runs_in_the_python_it_was_given(tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexit 0\n")
+def python_that(folder, line):
+    """Return a program that runs a line of shell, whatever it should do."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{line}\n")
     python.chmod(0o755)
-    single, ddp = arms.choose(["single", "ddp"], ddp_python=python)
-    assert (single.python, ddp.python) == (sys.executable, str(python))
+    return python
+
+
+def test_pytorch_runs_in_the_python_it_was_given_which_is_tried_once(tmp_path):
+    python = python_that(tmp_path, f"echo tried >> {tmp_path}/tries")
+    single, ddp, cores = arms.choose(["single", "ddp", "ddp_cores"], ddp_python=python)
+    assert (single.python, ddp.python, cores.python) == (sys.executable, str(python), str(python))
+    assert (tmp_path / "tries").read_text() == "tried\n"
+
+
+@pytest.mark.parametrize("line", ["exec sleep 60", "exit 1"])
+def test_a_python_that_can_not_import_pytorch_in_time_is_refused(tmp_path, line):
+    message = (
+        "--ddp-python: got '.*': it can't import torch within 0.2 s: ddp needs --ddp-python, a Python that has torch"
+    )
+    with pytest.raises(UserError, match=message):
+        arms.with_torch([arms.SINGLE, arms.DDP], python_that(tmp_path, line), timeout_s=0.2)
 
 
 def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():

@@ -18,7 +18,7 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 def printed(chosen, results, width=100):
     console = Console(record=True, width=width)
     columns = throughput.columns_of(chosen, "examples")
-    throughput.print_table(Benchmark([], only_named(), "examples", chosen, columns), results, console)
+    throughput.print_table(Benchmark([], 0, only_named(), "examples", chosen, columns), results, console)
     return console.export_text()
 
 
@@ -30,8 +30,8 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
         return 1000.0 * len(ran)
 
     job = BenchJob({"weights": 1_000}, CASE, [arms.SINGLE, arms.SYNC], examples_counted_as_one=10)
-    benchmark, output = Benchmark([job], only_named("cifar10"), "steps", job.arms, ()), tmp_path / "out.json"
-    (result,) = throughput.measure(benchmark, 2, output, notify=lines.append, rate=rate_of)
+    benchmark, output = Benchmark([job], 1, only_named("cifar10"), "steps", job.arms, ()), tmp_path / "out.json"
+    (result,) = throughput.report(benchmark, 2, output, Console(quiet=True), notify=lines.append, rate=rate_of)
     assert ran == [("single", "async"), ("sync", "sync")] * 2
     assert result.figures["single"].values == [100, 300] and result.figures["sync"].values == [200, 400]
     assert lines[0] == "weights 1,000: round 1/2: single 100 steps/s"
@@ -43,9 +43,37 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
 
 def test_a_run_that_was_over_before_it_had_a_rate_is_refused():
     job = BenchJob({}, CASE, [arms.SINGLE])
-    benchmark = Benchmark([job], only_named(), "steps", job.arms, ())
+    benchmark = Benchmark([job], 1, only_named(), "steps", job.arms, ())
     with pytest.raises(RunFailed, match="arm single measured no rate in 60 updates: set a larger training.steps"):
-        throughput.measure(benchmark, 1, None, notify=ignore, rate=lambda *_: None)
+        list(throughput.measure(benchmark, 1, notify=ignore, rate=lambda *_: None))
+
+
+@pytest.mark.parametrize("end", [RunFailed("arm single failed"), KeyboardInterrupt()])
+def test_finished_cases_are_shown_and_written_if_a_later_one_fails_or_the_user_stops(tmp_path, end):
+    rates, console = iter([100.0, 200.0]), Console(record=True, width=100)
+
+    def rate_of(arm, config, packed):
+        if (rate := next(rates, None)) is None:
+            raise end
+        return rate
+
+    jobs = [BenchJob({"network": name}, CASE, [arms.SINGLE]) for name in ("first", "second", "third")]
+    columns = throughput.columns_of([arms.SINGLE], "images")
+    benchmark = Benchmark(jobs, 3, only_named(), "images", [arms.SINGLE], columns)
+    with pytest.raises(type(end)):
+        throughput.report(benchmark, 1, tmp_path / "out.json", console, notify=ignore, rate=rate_of)
+    *_, first, second, last = console.export_text().splitlines()
+    assert (first.split()[:3], second.split()[:3]) == (["first", "single", "100"], ["second", "single", "200"])
+    assert last == "unfinished: 2 of 3 cases were measured"
+    assert [row["network"] for row in json.loads((tmp_path / "out.json").read_text())["rows"]] == ["first", "second"]
+
+
+def test_a_benchmark_without_a_finished_case_prints_no_table():
+    console, job = Console(record=True), BenchJob({}, CASE, [arms.SINGLE])
+    benchmark = Benchmark([job], 1, only_named(), "images", [arms.SINGLE], ())
+    with pytest.raises(RunFailed):
+        throughput.report(benchmark, 1, None, console, notify=ignore, rate=lambda *_: None)
+    assert console.export_text() == ""
 
 
 def test_a_ratio_is_taken_within_each_round():
