@@ -30,7 +30,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import machine
 from ps_cluster.system.environment import prepare_for_tensorflow
 from ps_cluster.tools.bench import cases, throughput
-from ps_cluster.tools.bench.throughput import Spread
+from ps_cluster.tools.bench.throughput import Result
 
 COLUMNS = {"figure": Column(heading="result"), "values": Column(heading="median (lowest to highest)")}
 # Arms → the figure that compares the cluster with the fastest of them in each round. The bare cores compute the same gradients
@@ -42,9 +42,9 @@ ARMS = {
     ("per_variable",): "images/s, cluster ÷ TensorFlow's parameter servers",
     ("ddp_cores", "ddp_compiled"): "images/s, cluster ÷ PyTorch DDP",
 }
-SLOW = {
-    "cluster+straggler_to_cluster": "images/s kept with a slow worker, cluster [%]",
-    "sync+straggler_to_sync": "images/s kept with a slow worker, all-reduce [%]",
+SLOW = {  # arm → the figure of the share of its rate that it keeps with a slow worker
+    "cluster": "images/s kept with a slow worker, cluster [%]",
+    "sync": "images/s kept with a slow worker, all-reduce [%]",
 }
 OF_A_RUN: dict[str, tuple[int, Callable[[Summary], float | None]]] = {  # figure → digits, and its value in a summary
     "test accuracy [%]": (2, lambda summary: _percent(summary.evaluation.test_accuracy)),
@@ -113,10 +113,10 @@ def compared_with_others(rounds: int, data: Mapping[str, object], ddp_python: Pa
     """Compare the cluster with the other ways to train the default network."""
     peers = [names for names in ARMS if ddp_python or "ddp_cores" not in names]
     arms = ["cluster", *chain.from_iterable(peers)]
-    figures = bench(arms, "airbench", rounds, {**data, "training.steps": 60}, ddp_python=ddp_python)
+    rates = bench(arms, "airbench", rounds, {**data, "training.steps": 60}, ddp_python=ddp_python).rates
     rows = []
     for peer in peers:
-        ratios = [figures[f"cluster_to_{name}"].values for name in peer]
+        ratios = [throughput.ratios(rates, "cluster", name) for name in peer]
         rows.append({"figure": ARMS[peer], "values": list(map(min, zip(*ratios, strict=True))), "digits": 2})
     return rows
 
@@ -124,8 +124,13 @@ def compared_with_others(rounds: int, data: Mapping[str, object], ddp_python: Pa
 def with_straggler(rounds: int, data: Mapping[str, object]) -> Rows:
     """Measure what one slow worker costs the cluster and an all-reduce."""
     steps = {"training.steps": 400}
-    figures = bench(["cluster", "sync"], "tutorial_cnn", rounds, {**data, **steps}, straggler="2:5x")
-    return [{"figure": SLOW[key], "values": [100 * share for share in figures[key].values]} for key in SLOW]
+    result = bench(list(SLOW), "tutorial_cnn", rounds, {**data, **steps}, straggler="2:5x")
+    shares = ((arm, throughput.kept(result.rates, arm)) for arm in result.arms)
+    return [
+        {"figure": SLOW[arm.slowed], "values": [100 * share for share in kept]}
+        for arm, kept in shares
+        if arm.slowed and kept
+    ]
 
 
 def bench(
@@ -136,12 +141,12 @@ def bench(
     *,
     straggler: str | None = None,
     ddp_python: Path | None = None,
-) -> Mapping[str, Spread]:
-    """Run `bench` in the default precision of a run, and return its figures."""
+) -> Result:
+    """Run `bench` in the default precision of a run, and return the result of its one case."""
     prepare_for_tensorflow()
     benchmark = cases.benchmark(arms, [model], [machine.fastest_precision()], straggler, ddp_python, values)
     (result,) = throughput.report(benchmark, rounds, None, make_console(), notify=print_line)
-    return result.figures
+    return result
 
 
 @click.command(cls=OneLineCommand)

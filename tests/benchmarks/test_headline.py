@@ -3,7 +3,8 @@ import json
 import pytest
 
 from benchmarks import headline, records
-from ps_cluster.tools.bench.throughput import Spread
+from ps_cluster.tools.bench.arms import CLUSTER, SYNC, with_straggler
+from ps_cluster.tools.bench.throughput import Result
 
 
 @pytest.mark.parametrize("name", [name for name in headline.REPEATED if (records.RECORDS / f"{name}.json").exists()])
@@ -41,8 +42,8 @@ def test_the_cluster_is_compared_with_the_fastest_pytorch_arm_of_each_round(monk
 
     def bench(arms, model, rounds, values, **options):
         measured.append((arms, model, rounds, values, options["ddp_python"]))
-        ratios = {"ddp_cores": [0.9, 1.2], "ddp_compiled": [1.0, 0.8]}
-        return {f"cluster_to_{arm}": Spread.of(ratios.get(arm, [0.5, 0.6])) for arm in arms[1:]}
+        rates = {"cluster": [9.0, 12.0], "ddp_cores": [10.0, 10.0], "ddp_compiled": [9.0, 15.0]}
+        return Result({}, [], {arm: rates.get(arm, [18.0, 20.0]) for arm in arms})
 
     monkeypatch.setattr(headline, "bench", bench)
     data = {"data.dataset": "cifar10"}
@@ -57,6 +58,17 @@ def test_the_cluster_is_compared_with_the_fastest_pytorch_arm_of_each_round(monk
 
 
 def test_the_speed_that_remains_with_a_slow_worker_is_given_in_percent(monkeypatch):
-    kept = {"cluster+straggler_to_cluster": Spread.of([0.5]), "sync+straggler_to_sync": Spread.of([0.25])}
-    monkeypatch.setattr(headline, "bench", lambda *_, **options: kept if options == {"straggler": "2:5x"} else {})
-    assert [row["values"] for row in headline.with_straggler(1, {})] == [[50.0], [25.0]]
+    chosen = with_straggler([CLUSTER, SYNC], "2:5x", workers=3)
+    rates = {"cluster": [10.0], "cluster+straggler": [5.0], "sync": [8.0], "sync+straggler": [2.0]}
+    calls = []
+
+    def bench(*arguments, **options):
+        calls.append((arguments[0], options))
+        return Result({}, chosen, rates)
+
+    monkeypatch.setattr(headline, "bench", bench)
+    assert headline.with_straggler(1, {}) == [
+        {"figure": "images/s kept with a slow worker, cluster [%]", "values": [50.0]},
+        {"figure": "images/s kept with a slow worker, all-reduce [%]", "values": [25.0]},
+    ]
+    assert calls == [(["cluster", "sync"], {"straggler": "2:5x"})]

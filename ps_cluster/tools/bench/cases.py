@@ -65,7 +65,7 @@ def benchmark(
         )
         for one in cases(models, precisions, packed, values)
     ]
-    return Benchmark(jobs, len(jobs), packed, unit, chosen, columns_of(chosen, unit))
+    return Benchmark(jobs, len(jobs), packed, unit, columns_of(chosen, unit))
 
 
 def cases(

@@ -47,7 +47,7 @@ def benchmark(values: Mapping[str, object]) -> Benchmark:
     refuse_chosen(NAME, CHOSEN, values)
     packed, unit = resolve_data(build_config(None, dict(values)).data, notify=print_line), "steps"
     found = jobs(packed, values)
-    return Benchmark(found, len(found), packed, unit, found[0].arms, columns_of(found[0].arms, unit))
+    return Benchmark(found, len(found), packed, unit, columns_of(found[0].arms, unit))
 
 
 def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:

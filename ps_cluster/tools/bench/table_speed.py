@@ -23,7 +23,7 @@ from ps_cluster.tools.bench import arms
 from ps_cluster.tools.bench.arms import BenchArm
 from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
 from ps_cluster.tools.bench.running import RateOf, rate_of
-from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Column, Rates, Spread, ratios
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Column, Rates, ReadColumn, rates_of, ratios
 
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
@@ -48,10 +48,6 @@ ARMS = (FIT, HAND, MODE_SINGLE, ASYNC, ASYNC_2PS, PER_VARIABLE)
 _TORCH = BenchArm("torch_single", "ps_cluster.tools.bench.ddp_tables", values={**_RULE, **arms.ALONE}, torch=True)
 TORCH_ARMS = (_TORCH, replace(_TORCH, name="ddp_cores", values={**_RULE, **arms.ONE_PER_CORE}))
 BASELINES = (FIT.name, HAND.name, PER_VARIABLE.name, _TORCH.name)
-COLUMNS = (
-    Column("examples/s", "{arm}", ",.0f"),
-    Column("rows/s a core", "{arm}_rows_per_core", ",.0f"),
-)
 
 
 def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmark:
@@ -63,9 +59,7 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
     packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
     measured = [*ARMS, *(arms.with_torch(TORCH_ARMS, ddp_python) if ddp_python else ())]
     found = jobs(packed, values, measured, notify=print_line)
-    baselines = [arm.name for arm in measured if arm.name in BASELINES]
-    columns = [*COLUMNS, *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in baselines)]
-    return Benchmark(found, len(_sizes(values)), packed, "examples", measured, columns, figures)
+    return Benchmark(found, len(_sizes(values)), packed, "examples", columns_of(measured))
 
 
 def _sizes(values: Mapping[str, object]) -> list[dict[str, object]]:
@@ -107,16 +101,21 @@ def jobs(
         yield BenchJob(about, one, of_job)
 
 
-def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
-    """Return figures of each arm: its rate, the rows that it looks up per second and core, and its ratios to BASELINES.
+def columns_of(measured: Sequence[BenchArm]) -> list[Column]:
+    """Return the columns: rates, rows that an arm looks up per second and core, and ratios to the measured BASELINES.
 
-    Each figure is a spread over the rounds. A row that several examples of a batch look up counts several times.
+    A row that several examples of a batch look up counts several times.
     """
-    found: dict[str, Spread] = {}
-    for arm in (arm.name for arm in chosen):
-        found[arm] = Spread.of(list(rates[arm]))
-        found[f"{arm}_rows_per_core"] = Spread.of([rate * LOOKUPS / allowance().threads for rate in rates[arm]])
-        for other in BASELINES:
-            if other != arm and other in rates:  # PyTorch may not be there
-                found[f"{arm}_to_{other}"] = Spread.of(ratios(rates, arm, other))
-    return found
+
+    def rows_per_core(rates: Rates, arm: BenchArm) -> list[float]:
+        return [rate * LOOKUPS / allowance().threads for rate in rates[arm.name]]
+
+    def ratio_to(baseline: str) -> ReadColumn:
+        return lambda rates, arm: None if arm.name == baseline else ratios(rates, arm.name, baseline)
+
+    baselines = [arm.name for arm in measured if arm.name in BASELINES]
+    return [
+        Column("examples/s", ",.0f", rates_of),
+        Column("rows/s a core", ",.0f", rows_per_core),
+        *(Column(f"to {one}", ".2f", ratio_to(one)) for one in baselines),
+    ]

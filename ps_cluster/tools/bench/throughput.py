@@ -45,7 +45,8 @@ class Spread(BaseModel):
 
 Rates = Mapping[str, Sequence[float]]
 """The rates of all rounds by the names of the arms."""
-FiguresOf = Callable[[Sequence[BenchArm], Rates], "dict[str, Spread]"]
+ReadColumn = Callable[[Rates, BenchArm], list[float] | None]
+"""Returns an arm's value in each round; None if the column has no value for this arm."""
 About = Mapping[str, str | int]
 """The values that distinguish a case from other cases: the first columns of the table."""
 
@@ -61,23 +62,24 @@ class BenchJob:
 
 
 class Result(NamedTuple):
-    """The figures of one case: rates by the names of the arms, and ratios by names like "cluster_to_single"."""
+    """The rates of one case, and the arms that were measured on it."""
 
     about: About
-    figures: dict[str, Spread]
+    arms: Sequence[BenchArm]
+    rates: Rates
 
 
 class Column(NamedTuple):
-    """A column of the table of arms.
-
-    Attributes:
-      figure: the name of the figure, with "{arm}" in place of the arm's name.
-      form: the format of its numbers.
-    """
+    """A column of the table of arms. `form`: the format of its numbers."""
 
     heading: str
-    figure: str
     form: str
+    read: ReadColumn
+
+    def spread(self, result: Result, arm: BenchArm) -> Spread | None:
+        """Return the spread of an arm's values over the rounds; None if the column has no value for this arm."""
+        values = self.read(result.rates, arm)
+        return None if values is None else Spread.of(values)
 
 
 def first_of(arms: Sequence[BenchArm]) -> BenchArm:
@@ -85,20 +87,9 @@ def first_of(arms: Sequence[BenchArm]) -> BenchArm:
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
 
 
-def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
-    """Return each figure's spread over the rounds: rates, the first arm's ratios to other arms, and what slowed arms keep.
-
-    A slowed arm keeps a share of its rate: its rate with slow workers divided by its rate without them. A second figure
-    divides this share by the ideal share.
-    """
-    found, first = {name: list(values) for name, values in rates.items()}, first_of(arms)
-    for arm in arms:
-        if arm.slowed:
-            found[f"{arm.name}_to_{arm.slowed}"] = kept = ratios(rates, arm.name, arm.slowed)
-            found[f"{arm.name}_to_ideal"] = [share / arm.ideal for share in kept]
-        elif arm != first:
-            found[f"{first.name}_to_{arm.name}"] = ratios(rates, first.name, arm.name)
-    return {name: Spread.of(values) for name, values in found.items()}
+def rates_of(rates: Rates, arm: BenchArm) -> list[float]:
+    """Return the rate of an arm in each round."""
+    return list(rates[arm.name])
 
 
 def ratios(rates: Rates, one: str, other: str) -> list[float]:
@@ -106,23 +97,30 @@ def ratios(rates: Rates, one: str, other: str) -> list[float]:
     return [rate / other_rate for rate, other_rate in zip(rates[one], rates[other], strict=True)]
 
 
+def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
+    """Return the share of its rate that a slowed arm keeps, in each round; None for an arm that is not slowed."""
+    return ratios(rates, arm.name, arm.slowed) if arm.slowed else None
+
+
+def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
+    """Return the share that a slowed arm keeps, divided by the share that is ideal; None for an arm that is not slowed."""
+    shares = kept(rates, arm)
+    return None if shares is None else [share / arm.ideal for share in shares]
+
+
 class Benchmark(NamedTuple):
     """The jobs that a command measures, and the columns in which it shows their results.
 
     Attributes:
-      unit: the plural noun for what is counted, e.g. "images".
-      arms: the arms that are shown.
       cases: the number of jobs.
-      figures_of: turns the rates of a job into its figures.
+      unit: the plural noun for what is counted, e.g. "images".
     """
 
     jobs: Iterable[BenchJob]
     cases: int
     packed: PackedDataset
     unit: str
-    arms: Sequence[BenchArm]
     columns: Sequence[Column]
-    figures_of: FiguresOf = figures
 
 
 def report(
@@ -168,41 +166,55 @@ def measure(benchmark: Benchmark, rounds: int, *, notify: Notify, rate: RateOf =
                 raise RunFailed(f"{too_short}: set a larger training.steps")
             rates[arm.name].append(per_second / job.examples_counted_as_one)
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
-        yield Result(job.about, benchmark.figures_of(job.arms, rates))
+        yield Result(job.about, job.arms, rates)
 
 
 def _write(benchmark: Benchmark, results: Sequence[Result], output: Path) -> None:
     packed = benchmark.packed
-    # A row has the figures of a case, and the values that distinguish it from other cases.
-    rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
+    rows = []
+    for result, arm in _lines(results):
+        spreads = {column.heading: column.spread(result, arm) for column in benchmark.columns}
+        values = {heading: spread.model_dump() for heading, spread in spreads.items() if spread}
+        rows.append({**result.about, "arm": arm.name, **values})
     write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": benchmark.unit, "rows": rows})
 
 
+def _lines(results: Sequence[Result]) -> Iterator[tuple[Result, BenchArm]]:
+    """Yield each result with each of its arms, in the order of the lines of the table."""
+    return ((result, arm) for result in results for arm in result.arms)
+
+
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
-    """Return two columns of the table: the rate of each arm, and the rate of the first arm divided by this rate."""
+    """Return the columns for `arms`: their rates, the first arm's rate divided by each, and what slowed arms keep."""
     first = first_of(arms).name
-    return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} ÷ this", f"{first}_to_{{arm}}", ".2f")]
+
+    def first_to(rates: Rates, arm: BenchArm) -> list[float] | None:
+        return None if arm.name == first or arm.slowed else ratios(rates, first, arm.name)
+
+    columns = [Column(f"{unit}/s", ",.0f", rates_of), Column(f"{first} ÷ this", ".2f", first_to)]
+    if any(arm.slowed for arm in arms):
+        columns += [Column("share kept", ".2f", kept), Column("kept ÷ ideal", ".2f", kept_of_ideal)]
+    return columns
 
 
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
-    """Print a line of figures for each arm, then the share of its rate that each slowed arm keeps."""
+    """Print a line for each arm of each case, then the share of its rate that each slowed arm should keep ideally."""
     title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):
         table.add_column(name, no_wrap=True)
     for column in benchmark.columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
-    for result, arm in product(results, benchmark.arms):
-        found = [(result.figures.get(column.figure.format(arm=arm.name)), column.form) for column in benchmark.columns]
-        cells = [figure.text(form) if figure else "" for figure, form in found]
+    for result, arm in _lines(results):
+        spreads = [(column.spread(result, arm), column.form) for column in benchmark.columns]
+        cells = [spread.text(form) if spread else "" for spread, form in spreads]
         table.add_row(*_words(result.about), arm.name, *cells)
     console.width = max(console.width, 200)  # A narrower terminal breaks lines, but cuts no figure.
     console.print(table, highlight=False)
-    for result, arm in product(results, (arm for arm in benchmark.arms if arm.slowed)):
-        kept, of_ideal = (result.figures[f"{arm.name}_to_{other}"].text(".2f") for other in (arm.slowed, "ideal"))
-        ideal = f"{of_ideal} of the ideal, which is {arm.ideal:.2f}"
-        line = f"{arm.name} reaches {kept} of the rate of {arm.slowed}, and {ideal}"
-        console.print(f"{' '.join(_words(result.about))}: {line}", highlight=False, soft_wrap=True)
+    for arm in results[0].arms:
+        if arm.slowed:
+            share = f"share kept by {arm.name}: its rate ÷ that of {arm.slowed}"
+            console.print(f"{share}; an ideal cluster would keep {arm.ideal:.2f}", highlight=False)
 
 
 def _words(about: About) -> list[str]:

@@ -13,7 +13,6 @@ from ps_cluster.notices import ignore
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import cases, keras_arms, running, table_arms, table_speed
 from ps_cluster.tools.bench.cases import case
-from ps_cluster.tools.bench.throughput import Spread
 
 SMALL = {"training.batch_size_per_worker": 32, "model.row_width": 4, "data.rows": 30}
 
@@ -60,14 +59,15 @@ def test_an_arm_trains_as_many_updates_as_fit_its_own_speed(clicks):
     assert [arm.config(job.case).training.steps for arm in job.arms] == [100, 200, 300, 400, 500, 600]
 
 
-def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
+def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline_that_is_measured():
     rates = {"fit": [10, 20], "hand": [40, 40], "async": [20, 30], "per_variable": [5, 10]}
-    found = table_speed.figures([table_speed.FIT, table_speed.HAND, table_speed.ASYNC, table_speed.PER_VARIABLE], rates)
-    assert found["async_to_fit"] == Spread(median=1.75, min=1.5, max=2.0, n=2, values=[2.0, 1.5])
-    assert found["async_to_hand"].values == [0.5, 0.75] and found["hand_to_fit"].values == [4, 2]
-    assert found["async_to_per_variable"].values == [4, 3]
-    assert found["async_rows_per_core"].values == [20 * 26 / allowance().threads, 30 * 26 / allowance().threads]
-    assert "fit_to_fit" not in found
+    measured = [table_speed.FIT, table_speed.HAND, table_speed.ASYNC, table_speed.PER_VARIABLE]
+    columns = {column.heading: column.read for column in table_speed.columns_of(measured)}
+    assert list(columns) == ["examples/s", "rows/s a core", "to fit", "to hand", "to per_variable"]
+    cores = allowance().threads
+    of_async = [read(rates, table_speed.ASYNC) for read in columns.values()]
+    assert of_async == [[20, 30], [20 * 26 / cores, 30 * 26 / cores], [2.0, 1.5], [0.5, 0.75], [4, 3]]
+    assert columns["to fit"](rates, table_speed.HAND) == [4, 2] and columns["to fit"](rates, table_speed.FIT) is None
 
 
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])

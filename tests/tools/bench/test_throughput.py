@@ -15,10 +15,10 @@ from tests.helpers.data import only_named
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 
 
-def printed(chosen, results, width=100):
+def printed(chosen, about, rates, width=100):
     console = Console(record=True, width=width)
-    columns = throughput.columns_of(chosen, "examples")
-    throughput.print_table(Benchmark([], 0, only_named(), "examples", chosen, columns), results, console)
+    benchmark = Benchmark([], 0, only_named(), "examples", throughput.columns_of(chosen, "examples"))
+    throughput.print_table(benchmark, [Result(about, chosen, rates)], console)
     return console.export_text()
 
 
@@ -30,20 +30,23 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
         return 1000.0 * len(ran)
 
     job = BenchJob({"weights": 1_000}, CASE, [arms.SINGLE, arms.SYNC], examples_counted_as_one=10)
-    benchmark, output = Benchmark([job], 1, only_named("cifar10"), "steps", job.arms, ()), tmp_path / "out.json"
+    columns, output = throughput.columns_of(job.arms, "steps"), tmp_path / "out.json"
+    benchmark = Benchmark([job], 1, only_named("cifar10"), "steps", columns)
     (result,) = throughput.report(benchmark, 2, output, Console(quiet=True), notify=lines.append, rate=rate_of)
     assert ran == [("single", "async"), ("sync", "sync")] * 2
-    assert result.figures["single"].values == [100, 300] and result.figures["sync"].values == [200, 400]
+    assert result == Result({"weights": 1_000}, job.arms, {"single": [100, 300], "sync": [200, 400]})
     assert lines[0] == "weights 1,000: round 1/2: single 100 steps/s"
     written = json.loads(output.read_text())
     assert (written["dataset"], written["unit"]) == ("cifar10", "steps")
-    assert written["rows"][0]["weights"] == 1_000
-    assert written["rows"][0]["single"] == {"median": 200, "min": 100, "max": 300, "n": 2, "values": [100, 300]}
+    rates = {"median": 200, "min": 100, "max": 300, "n": 2, "values": [100, 300]}
+    single, sync = written["rows"]
+    assert single == {"weights": 1_000, "arm": "single", "steps/s": rates}, "no ratio to itself"
+    assert (sync["arm"], sync["steps/s"]["median"], sync["single ÷ this"]["values"]) == ("sync", 300, [0.5, 0.75])
 
 
 def test_a_run_that_was_over_before_it_had_a_rate_is_refused():
     job = BenchJob({}, CASE, [arms.SINGLE])
-    benchmark = Benchmark([job], 1, only_named(), "steps", job.arms, ())
+    benchmark = Benchmark([job], 1, only_named(), "steps", ())
     with pytest.raises(RunFailed, match="arm single measured no rate in 60 updates: set a larger training.steps"):
         list(throughput.measure(benchmark, 1, notify=ignore, rate=lambda *_: None))
 
@@ -59,7 +62,7 @@ def test_finished_cases_are_shown_and_written_if_a_later_one_fails_or_the_user_s
 
     jobs = [BenchJob({"network": name}, CASE, [arms.SINGLE]) for name in ("first", "second", "third")]
     columns = throughput.columns_of([arms.SINGLE], "images")
-    benchmark = Benchmark(jobs, 3, only_named(), "images", [arms.SINGLE], columns)
+    benchmark = Benchmark(jobs, 3, only_named(), "images", columns)
     with pytest.raises(type(end)):
         throughput.report(benchmark, 1, tmp_path / "out.json", console, notify=ignore, rate=rate_of)
     *_, first, second, last = console.export_text().splitlines()
@@ -70,23 +73,25 @@ def test_finished_cases_are_shown_and_written_if_a_later_one_fails_or_the_user_s
 
 def test_a_benchmark_without_a_finished_case_prints_no_table():
     console, job = Console(record=True), BenchJob({}, CASE, [arms.SINGLE])
-    benchmark = Benchmark([job], 1, only_named(), "images", [arms.SINGLE], ())
+    benchmark = Benchmark([job], 1, only_named(), "images", ())
     with pytest.raises(RunFailed):
         throughput.report(benchmark, 1, None, console, notify=ignore, rate=lambda *_: None)
     assert console.export_text() == ""
 
 
 def test_a_ratio_is_taken_within_each_round():
-    found = throughput.figures([arms.SINGLE, arms.CLUSTER], {"single": [100.0, 200.0, 50.0], "cluster": [90, 100, 50]})
-    assert found["cluster_to_single"] == Spread(median=0.9, min=0.5, max=1.0, n=3, values=[0.9, 0.5, 1.0])
-    assert found.keys() == {"single", "cluster", "cluster_to_single"}
+    rates = {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]}
+    _, ratio = throughput.columns_of([arms.SINGLE, arms.CLUSTER], "images")
+    result = Result({}, [arms.SINGLE, arms.CLUSTER], rates)
+    assert ratio.spread(result, arms.SINGLE) == Spread(median=0.9, min=0.5, max=1.0, n=3, values=[0.9, 0.5, 1.0])
+    assert ratio.spread(result, arms.CLUSTER) is None
 
 
 def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it():
-    chosen = [arms.SINGLE, arms.CLUSTER]
-    found = throughput.figures(chosen, {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]})
-    text = printed(chosen, [Result({"network": "cifar_tf_cnn", "weights": 1_000}, found)], width=40)  # cuts nothing off
-    assert "examples/s" in text
+    chosen, about = [arms.SINGLE, arms.CLUSTER], {"network": "cifar_tf_cnn", "weights": 1_000}
+    rates = {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]}
+    text = printed(chosen, about, rates, width=40)  # cuts nothing off
+    assert "examples/s" in text and "share kept" not in text
     *_, single, cluster = (line.split() for line in text.splitlines())
     assert single == ["cifar_tf_cnn", "1,000", "single", "100", "(50–200)", "0.90", "(0.50–1.00)"]
     assert cluster == ["cifar_tf_cnn", "1,000", "cluster", "90", "(50–100)"]
@@ -94,11 +99,10 @@ def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it()
 
 def test_what_a_slowed_arm_keeps_is_shown_beside_the_ideal():
     chosen = arms.with_straggler([arms.CLUSTER], "2:5x", workers=3)
-    found = throughput.figures(chosen, {"cluster": [300.0, 100.0, 100.0], "cluster+straggler": [220.0, 55.0, 66.0]})
-    assert found["cluster+straggler_to_cluster"].values == pytest.approx([2.2 / 3, 0.55, 0.66])
-    assert found["cluster+straggler_to_ideal"].values == pytest.approx([1, 0.75, 0.9])
-    last = printed(chosen, [Result({"network": "airbench", "precision": "float32"}, found)]).splitlines()[-1]
-    assert last == (
-        "airbench float32: cluster+straggler reaches 0.66 (0.55–0.73) of the rate of cluster, and 0.90 (0.75–1.00) of "
-        "the ideal, which is 0.73"
-    )
+    rates = {"cluster": [300.0, 100.0, 100.0], "cluster+straggler": [220.0, 55.0, 66.0]}
+    _, slowed = chosen
+    assert throughput.kept(rates, slowed) == pytest.approx([2.2 / 3, 0.55, 0.66])
+    assert throughput.kept_of_ideal(rates, slowed) == pytest.approx([1, 0.75, 0.9])
+    *_, line, last = printed(chosen, {"network": "airbench", "precision": "float32"}, rates).splitlines()
+    assert line.split()[2:] == ["cluster+straggler", "66", "(55–220)", "0.66", "(0.55–0.73)", "0.90", "(0.75–1.00)"]
+    assert last == "share kept by cluster+straggler: its rate ÷ that of cluster; an ideal cluster would keep 0.73"
