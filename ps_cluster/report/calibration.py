@@ -80,12 +80,18 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
     middles = 100 * (np.arange(BINS) + 0.5) / BINS
     right = (
         f"The share of predictions that are right, by how sure the network was, in {BINS} bins of equal width. "
-        "On the diagonal, the network is right as often as it is sure; below, it is too sure."
+        "On the diagonal, the network is right as often as it is sure; below, it is too sure. A bin without a dot has no "
+        "predictions."
     )
 
     def draw_right(axes: Axes) -> None:
-        heights = [100 * (share or 0.0) for share in found.shares(found.rights)]
-        axes.bar(middles, heights, width=100 / BINS * 0.9, color=PALETTE[0], label="right")
+        known = found.counts > 0
+        places, heights = middles[known], 100 * found.rights[known] / found.counts[known]
+        axes.bar(places, heights, width=100 / BINS * 0.9, color=PALETTE[0], label="right")
+        # A bar of 0 % has no height. Its dot distinguishes it from a bin without predictions.
+        axes.plot(
+            places, heights, "o", color=PALETTE[0], markeredgecolor="white", markersize=6, clip_on=False, zorder=3
+        )
         axes.plot([0, 100], [0, 100], color=PALETTE[1], linestyle="--", linewidth=1.2, label="perfectly calibrated")
         axes.set(xlabel="confidence [%]", ylabel="right [%]", xlim=(0, 100), ylim=(0, 100))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.report.calibration import Calibration
+from ps_cluster.report.calibration import BINS, Calibration, reliability
 
 
 def test_the_error_is_the_mean_gap_of_the_bins_weighted_by_their_predictions():
@@ -33,3 +33,14 @@ def test_the_ends_of_the_range_are_in_the_first_and_the_last_bin():
 def test_without_predictions_there_is_no_error():
     nothing = Calibration.of(np.empty(0), np.empty(0, bool))
     assert nothing.expected_error is None and nothing.overconfidence is None
+
+
+def test_the_plot_marks_a_bin_in_which_all_is_wrong_and_none_without_predictions():
+    confidence, right = np.array([0.35, 0.35, 0.95, 0.95]), np.array([False, False, True, False])
+    plot, _ = reliability(Calibration.of(confidence, right), "images")
+    (axes,) = plot.figure.axes
+    dots, _ = axes.lines
+    wrong, half = 100 * 5.5 / BINS, 100 * 14.5 / BINS  # the middles of two bins
+    assert dots.get_xydata() == pytest.approx(np.array([[wrong, 0], [half, 50]]))
+    assert [bar.get_height() for bar in axes.patches] == [0, 50]
+    assert plot.caption.endswith("A bin without a dot has no predictions.")
