@@ -132,6 +132,8 @@ class SimulatedTraining(ABC):
         self._pulled[worker, server] = self._versions[server]
 
     def _take_in_round(self, worker: int, *, late: bool) -> None:
+        # With several servers, a simulated machine would count each gradient once for each server.
+        assert self.cluster.servers == 1, f"mode {self.cluster.mode} is simulated only with 1 parameter server"
         self._stalest[worker] = -1 if late else 0
         self._contributions += not late
         if self._contributions == self.cluster.gradients_per_update:

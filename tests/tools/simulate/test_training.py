@@ -216,6 +216,12 @@ def test_every_applied_gradient_makes_one_version_of_every_shard(costs, cluster,
 
 
 @pytest.mark.parametrize("cores", [None, 2])
+def test_rounds_on_several_servers_are_refused_instead_of_counted_wrongly(costs, cluster, cores):
+    with pytest.raises(AssertionError, match="mode sync-ps is simulated only with 1 parameter server"):
+        simulate(costs(), cluster(2, 2, cores=cores, mode="sync-ps"), steps=8)
+
+
+@pytest.mark.parametrize("cores", [None, 2])
 def test_the_same_seed_gives_the_same_training_and_another_one_does_not(costs, cluster, cores):
     varied = costs(compute_cv=0.5, server_cv=0.5, push_fixed_seconds=0.1)
     one, again, other = (simulate(varied, cluster(5, 2, cores=cores, seed=seed), steps=300) for seed in (3, 3, 4))
