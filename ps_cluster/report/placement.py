@@ -24,4 +24,4 @@ def placement_lines(file: Path) -> Iterator[str]:
     for device, count in Counter(row["device"] for row in operations).items():
         yield f"{device}: {count} operations"
     passing = sum(row["type"] in _PLUMBING for row in operations)
-    yield f"{passing} of them only hold or pass on values and are not listed here; all are in {file}"
+    yield f"{passing} of all {len(operations)} operations only hold or pass on values, and are not listed: see {file}"

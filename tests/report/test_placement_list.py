@@ -13,7 +13,8 @@ def test_operations_that_compute_are_listed_by_device_and_all_are_counted(tmp_pa
     first, *counts, last = placement_lines(tmp_path / "placement.csv")
     assert first == "/job:worker/task:1 CPU:0  Relu  net/relu"
     assert counts == ["/job:chief/task:0 CPU:0: 1 operations", "/job:worker/task:1 CPU:0: 2 operations"]
-    assert last.startswith("2 of them only hold or pass on values")
+    file = tmp_path / "placement.csv"
+    assert last == f"2 of all 3 operations only hold or pass on values, and are not listed: see {file}"
 
 
 def test_a_large_number_is_written_whole_and_a_small_one_with_four_digits():

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.padding import Padding
 
+from ps_cluster.files.values import counted
 from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.runs.result_rows import Summary, TrainingResult, Updates
@@ -177,11 +178,11 @@ def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
     if report.hosted:
         yield from _facts_of_hosts(report.hosted, report.restarts or {})
     elif restarts is not None:
-        expected = sum(fault.whole_cluster for fault in report.faults)
+        required = counted(sum(fault.whole_cluster for fault in report.faults), "fault")
+        by_launcher, by_resume = counted(restarts, "time"), counted(report.resumes, "time")
         yield (
             "cluster",
-            f"started again {restarts} times by the launcher and {report.resumes} times with --resume, after "
-            f"{expected} faults that require a restart",
+            f"restarted {by_launcher} by the launcher and {by_resume} by --resume; {required} required a restart",
         )
     if accuracy:
         others = ", ".join(f"{other:.2%}" for other in accuracy.undisturbed)
@@ -192,7 +193,8 @@ def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
         if accuracy.expected:
             low, high = accuracy.expected
             where = "inside" if low <= accuracy.disturbed <= high else "outside"
-            judged = f"{where} {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs"
+            interval = f"{low:.2%} to {high:.2%}"
+            judged = f"{where} {interval}, the interval that is expected to contain 99 of 100 undisturbed runs"
         yield "test accuracy", f"{accuracy.disturbed:.2%}, undisturbed {others} (generated data): {judged}"
     for name, reason in report.skipped.items():
         yield "skipped", f"{name}: {reason}"

@@ -105,7 +105,10 @@ def _per_update(run: Summary | TrainingResult) -> int:
 
 def _ids(step_ids: Sequence[int], total: int) -> Iterator[str]:
     if list(step_ids) != list(range(total)):
-        yield f"updates.csv holds {len(set(step_ids))} different steps in {len(step_ids)} rows, not each of {total} steps once"
+        yield (
+            f"updates.csv should hold each of {total} steps once, but its {len(step_ids)} rows hold {len(set(step_ids))} "
+            "different steps"
+        )
 
 
 def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, test_examples: int) -> Iterator[str]:
@@ -118,6 +121,6 @@ def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, te
     if expected and not expected[0] <= accuracy <= expected[1]:
         low, high = expected
         yield (
-            f"accuracy {accuracy:.2%} is outside {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs; "
-            f"runs in this estimate: {len(others)}"
+            f"accuracy {accuracy:.2%} is outside {low:.2%} to {high:.2%}, the interval that is expected to contain 99 of "
+            f"100 undisturbed runs (estimated from {len(others)} runs)"
         )

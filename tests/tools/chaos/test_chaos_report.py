@@ -54,7 +54,7 @@ def test_the_report_is_printed_however_far_the_runs_came(complete):
     assert (
         ("5 scheduled · 5 applied" in text) == complete
         and ("90.00%" in text) == complete
-        and ("started again 1 times by the launcher and 2 times with --resume" in text) == complete
+        and ("restarted 1 time by the launcher and 2 times by --resume; 1 fault required a restart" in text) == complete
     )
 
 

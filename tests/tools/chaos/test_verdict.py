@@ -70,7 +70,8 @@ def test_several_undisturbed_runs_give_the_interval_that_an_accuracy_has_to_lie_
     assert expected_accuracy([0.90, 0.91, 0.92, 0.91, 0.90], 4000) == pytest.approx((0.8658, 0.9502), abs=1e-4)
     assert found(with_accuracy(0.87), undisturbed) == []
     assert found(with_accuracy(0.86), undisturbed) == [
-        "accuracy 86.00% is outside 86.58% to 95.02%, which holds 99 of 100 undisturbed runs; runs in this estimate: 5"
+        "accuracy 86.00% is outside 86.58% to 95.02%, the interval that is expected to contain 99 of 100 undisturbed runs "
+        "(estimated from 5 runs)"
     ]
 
 
@@ -103,8 +104,11 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
         ({"disturbed": changed("updates", lost=1)}, "ledger of the disturbed run is not exact"),
         ({"disturbed": changed("updates", duplicated=1)}, "1 duplicated"),
         ({"disturbed": changed("updates", scheduled=6)}, "6 scheduled, 5 applied"),
-        ({"ids": [0, 1, 2, 3, 3]}, "4 different steps in 5 rows"),
-        ({"ids": [0, 1, 2, 3, 5]}, "not each of 5 steps once"),
+        (
+            {"ids": [0, 1, 2, 3, 3]},
+            "updates.csv should hold each of 5 steps once, but its 5 rows hold 4 different steps",
+        ),
+        ({"ids": [0, 1, 2, 3, 5]}, "should hold each of 5 steps once"),
         ({"disturbed": changed("updates", scheduled=4, applied=4)}, "4 applied, 0 duplicated, 0 lost of 5"),
         ({"disturbed": changed("evaluation", step=4)}, "of step 4, not 5"),
         ({"disturbed": changed(workers=workers(4))}, "4 gradients applied, but its ledger has 5"),
@@ -129,7 +133,7 @@ LOST = {"updates": RESULT.updates.model_copy(update={"lost": 1})}
         ({}, range(9), 1.5, [], None),
         ({}, range(9), 1.4, [], "1.5 s of training were rolled back, but 1.4 s were in no saved state"),
         ({}, range(9), 1.5, ["worker-1"], "worker-1 did not end when training had ended"),
-        ({}, [0, *range(8)], 1.5, [], "updates.csv holds 8 different steps in 9 rows"),
+        ({}, [0, *range(8)], 1.5, [], "updates.csv should hold each of 9 steps once, but its 9 rows hold 8"),
         (LOST, range(9), 1.5, [], "the ledger of the disturbed run is not exact"),
     ],
 )  # fmt: skip
