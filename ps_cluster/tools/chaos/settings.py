@@ -130,9 +130,18 @@ def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[Fau
         yield from source.sample(kinds, len(kinds))
 
 
+# Smaller images in a first part of the steps would be other steps in a run of another length.
+WHOLE_IMAGES: Mapping[str, object] = {"schedule.image_scales": []}
+
+
 def constant_rate() -> dict[str, object]:
     """Return settings with the same learning rate at every step, for a run that is drained long before its last step."""
-    return {"training.steps": PLANNED_STEPS, "schedule.kind": "constant", "schedule.warmup_fraction": 0.0}
+    return {
+        "training.steps": PLANNED_STEPS,
+        "schedule.kind": "constant",
+        "schedule.warmup_fraction": 0.0,
+        **WHOLE_IMAGES,
+    }
 
 
 def steps_with_cool_down(steps: int, least: int) -> int:
@@ -148,4 +157,5 @@ def with_cool_down(steps: int, total: int) -> dict[str, object]:
         "schedule.start_factor": 1.0,  # makes the "warm-up" the constant part
         "schedule.warmup_fraction": steps / total,
         "schedule.end_factor": COOL_DOWN_END_FACTOR,
+        **WHOLE_IMAGES,
     }

@@ -41,6 +41,10 @@ def test_both_runs_have_the_same_learning_rate_at_every_step():
     before, after = constant_rate(), with_cool_down(steps, total)
     assert all(factor(before, step) == factor(after, step) == 1 for step in (0, 1, steps // 2, steps - 1))
     assert total >= steps + 500
+    of_default = [build_config().with_values(values).schedule.image_scales for values in (before, after)]
+    assert of_default == [(), ()] and build_config().schedule.image_scales, (
+        "the default network has smaller images at first"
+    )
     falling = [factor(after, step) for step in (steps - 1, (steps + total) // 2, total - 1)]
     assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.05, abs=1e-5)
 
