@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cli import what_to_do
 from ps_cluster import __version__
 from ps_cluster.installation import program, to_install
 from tests.helpers.processes import assert_none_left
@@ -149,6 +150,33 @@ def test_a_python_without_the_packages_is_told_to_activate_the_environment(tmp_p
         assert re.fullmatch(rf"Error: .* has no package 'click': {re.escape(do)}\n", told.stderr)
         (checkout / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
         (checkout / ".venv" / "bin" / "activate").touch()
+
+
+def test_a_python_with_other_versions_of_the_packages_is_told_so_in_one_line(tmp_path):
+    for copied in ("checkout", "packages/click"):
+        (tmp_path / copied).mkdir(parents=True)
+    shutil.copy(PROJECT / "cli.py", tmp_path / "checkout")
+    (tmp_path / "checkout" / "ps_cluster").symlink_to(PROJECT / "ps_cluster")
+    reason = "TypeError: type 'ParamType' is not subscriptable"
+    (tmp_path / "packages" / "click" / "__init__.py").write_text(
+        "raise TypeError(\"type 'ParamType'\\nis not subscriptable\")"  # as this program meets an old click
+    )
+    told = subprocess.run(
+        [sys.executable, tmp_path / "checkout" / "cli.py", "doctor"], cwd="/", capture_output=True, text=True,
+        env=ELSEWHERE | {"PYTHONPATH": str(tmp_path / "packages")},
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == (
+        f"Error: {sys.executable} can't import this program, probably because requirements.txt has other versions of "
+        f"packages ({reason}): make install, then: . .venv/bin/activate\n"
+    )
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 14)])
+@pytest.mark.parametrize("error", [ImportError("cannot import name 'Unpack'"), ModuleNotFoundError(name="click")])
+def test_a_python_of_another_version_is_told_the_versions_that_work(error, version):
+    line = what_to_do(error, version)
+    assert f"is Python 3.{version[1]}, but TensorFlow needs Python 3.11 to 3.13: " in line and "\n" not in line
 
 
 @pytest.mark.parametrize(
