@@ -203,12 +203,21 @@ class OneTask:
                 write_pointer(run_dir.dataset, self.dataset)
                 write_form(run_dir.examples, self.dataset)
                 self.write_workers({})
+                if not self._is_complete():  # the evaluator would take the mark of a stopped training for its end
+                    checkpoints.clear_ended(run_dir.checkpoints)
             files = run_dir.of_task(task)
             write_whole(files.config, self.config.to_yaml())
             write_pointer(files.dataset, self.dataset)
             write_json(run_dir.task_file(task), own.model_dump())
         except OSError as error:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
+
+    def _is_complete(self) -> bool:
+        """Return whether an earlier leader has made all updates, so that nothing but the other tasks' end is left."""
+        with contextlib.suppress(UserError):  # a damaged mark
+            mark = checkpoints.ended(self.run_dir.checkpoints)
+            return mark is not None and mark.completes(self.config.total_updates(self.dataset.train_examples))
+        return False
 
     # The methods that the loop calls (`TaskWork`).
 

@@ -110,7 +110,7 @@ class TaskDecisions:
         limits: RunLimits,
         rendezvous: RendezvousLimits,
         *,
-        total_updates: int | None,
+        total_updates: int,
         early_stopping: EarlyStopping,
     ):
         """Begin in the first stage. `early_stopping` has not seen a score yet."""
@@ -193,7 +193,7 @@ class TaskDecisions:
             waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {limits.wait_s:g} s){why}")
             return self._say(waiting, missing, now_s)
         in_vain = Notice(f"{names} did not answer for {limits.wait_s:g} s{why}")
-        if self._is_complete(self._total_updates):  # an earlier leader completed it, but could not tell all tasks
+        if self._is_complete:  # an earlier leader completed it, but could not tell all tasks
             return in_vain, *self._complete()
         return in_vain, Notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}")), EndTask(RETRY)
 
@@ -209,7 +209,7 @@ class TaskDecisions:
             return self._say(CONNECTED(f"{leader} ({address}) answers"), "there", now_s)
         away_s, wait_s, why = now_s - self._waits_since_s, self._rendezvous.wait_s, _why_silent(unknown_hosts)
         in_vain = away_s >= wait_s
-        if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete():
+        if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete:
             return *self._kill(), *self._complete()
         if not in_vain:
             line = WAITING(f"waiting for {leader} ({address}) ({away_s:.0f} of {wait_s:g} s){why}")
@@ -254,7 +254,7 @@ class TaskDecisions:
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
             return ()
-        if self._is_complete(self._total_updates):  # only the leader's last messages to the other tasks take long
+        if self._is_complete:  # only the leader's last messages to the other tasks take long
             return *self._kill(), *self._training_ended()
         return self._give_up(what)
 
@@ -292,10 +292,10 @@ class TaskDecisions:
         preempted = mark.outcome != "completed" and asked_to_leave
         return line, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
 
-    def _is_complete(self, updates: int | None = None) -> bool:
-        """Return whether training is complete, and has made `updates` updates if that number is given."""
-        mark = self._mark
-        return mark is not None and mark.outcome == "completed" and updates in (None, mark.last_step)
+    @property
+    def _is_complete(self) -> bool:
+        """True if the training is complete. The mark of a shorter training before does not count."""
+        return self._mark is not None and self._mark.completes(self._total_updates)
 
     def _complete(self) -> TaskActions:
         return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)

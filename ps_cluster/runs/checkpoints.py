@@ -170,6 +170,10 @@ class EndedMark(Row):
     goes_on: bool = False
     term: Count = 0
 
+    def completes(self, updates: int) -> bool:
+        """Return whether a training of this number of updates is complete."""
+        return self.outcome == "completed" and self.last_step == updates
+
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -213,6 +213,19 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
         one_task(mode, CLUSTERS[mode], leader, resume="never")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "step", "stays"), [("completed", 8, True), ("completed", 7, False), ("stopped", 8, False)]
+)
+def test_a_leader_removes_the_mark_of_an_ended_training_that_it_continues(one_task, outcome, step, stays):
+    """An evaluator that starts before the leader trains would take the mark for the end of the whole training."""
+    config = one_task("single", CLUSTERS["single"], "chief", values={"training.steps": 8})[0]
+    folder = RunDir(one_task.root).checkpoints
+    checkpoints.save(folder, resumable(config, step=step, applied=step), keep=1)
+    checkpoints.mark_ended(folder, last_step=step, outcome=outcome)
+    one_task("single", CLUSTERS["single"], "chief", values={"training.steps": 8})
+    assert (checkpoints.ended(folder) is not None) == stays
+
+
 def test_work_that_can_not_be_read_is_not_begun_anew(one_task):
     damaged = checkpoints.path_of(one_task.root / "snapshots", 7)
     damaged.parent.mkdir(parents=True)

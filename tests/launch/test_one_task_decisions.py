@@ -305,6 +305,9 @@ SERVER = {
         WORKER, [(20, leaves("a:1"), mark()), (60,)], [AT_ONCE, Kill(WORKER), EndTask(0)],
         ["worker-0 has ended: training is completed"], ends_at=(30, 32),
     ),
+    "a server whose leader is away is not ended by the mark of a shorter training before": Story(
+        WORKER, [(20, leaves("a:1"), mark(step=5)), (60,)], [AT_ONCE]
+    ),
     "an evaluator does without the leader": Story(
         Task("evaluator", 0), [(1000,)], [AT_ONCE], ["evaluator-0"], answers=(),
         topology=ClusterTopology(CLUSTER.cluster, evaluator=True),
