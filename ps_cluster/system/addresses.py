@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Iterable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+LOOKED_UP_WITHIN_S = 3.0
+_AT_ONCE = 64
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -19,12 +26,37 @@ def check_is_free(address: str) -> None:
         probe.bind(("", host_and_port(address)[1]))
 
 
-def unknown_hosts(addresses: Iterable[str]) -> list[str]:
-    """Return the hosts in addresses `host:port` whose names this machine can't look up."""
-    unknown = []
-    for host in dict.fromkeys(host_and_port(address)[0] for address in addresses):
-        try:
-            socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError):
-            unknown.append(host)
-    return unknown
+def _look_up(host: str) -> None:
+    """Look up the addresses of `host`. Raises OSError or UnicodeError if this machine does not know the name."""
+    socket.getaddrinfo(host, None)
+
+
+def unknown_hosts(
+    addresses: Iterable[str], within_s: float = LOOKED_UP_WITHIN_S, look_up: Callable[[str], None] = _look_up
+) -> list[str]:
+    """Return the hosts in addresses `host:port` whose names this machine can't look up within `within_s` seconds.
+
+    The system may wait for an unreachable name server for half a minute, and meanwhile ignore signals. So daemon threads
+    look up the names, up to 64 at a time.
+    """
+    hosts = list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
+    known, left = set[str](), deque(hosts)
+
+    def look_up_the_next() -> None:
+        while True:
+            try:
+                host = left.popleft()
+            except IndexError:
+                return
+            with contextlib.suppress(OSError, UnicodeError):
+                look_up(host)
+                known.add(host)
+
+    threads = [threading.Thread(target=look_up_the_next, daemon=True) for _ in hosts[:_AT_ONCE]]
+    deadline = time.monotonic() + within_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left.clear()  # so that a thread whose answer comes too late asks for no other name
+    return [host for host in hosts if host not in known]
