@@ -165,26 +165,30 @@ class EventLoop:
                 cluster.start()
                 self._report_started()
             case actions.RestartTraining(resume):
-                cluster.restart_training(resume=resume)
+                refused = cluster.restart_training(resume=resume)
                 self._report_started()
+                self._report_refused(refused)
             case actions.RestartTask(task):
-                cluster.restart(task)
+                refused = cluster.restart(task)
                 self._show_tasks()
+                self._report_refused(refused)
             case actions.RestartFromSnapshot():
                 self._restart_from_snapshot(action)
             case actions.GiveUp(task):
                 cluster.give_up(task)
                 self._report_started()
             case actions.Scale(start, stop):
-                cluster.scale(start=start, stop=stop, grace_s=self._limits.grace_s)
+                refused = cluster.scale(start=start, stop=stop, grace_s=self._limits.grace_s)
                 self._report_started()
+                self._report_refused(refused)
             case actions.AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
             case actions.DrainLeader(leader):
                 cluster.signal(leader, signal.SIGTERM)
             case actions.WriteStacks(tasks):
                 for task in tasks:
-                    cluster.signal(task, signal.SIGUSR1)
+                    if task in cluster.pids:
+                        cluster.signal(task, signal.SIGUSR1)
                 self._sleep(self._limits.look_every_s)
             case actions.Kill(task):
                 if task in cluster.pids:
@@ -208,6 +212,11 @@ class EventLoop:
             self.scalings.append(row)
         self._show_tasks()
         self._carry_out(self.decisions.cluster_started(self._cluster.topology, self._clock()))
+
+    def _report_refused(self, refused: list[TaskExit]) -> None:
+        """Report tasks that the machine has refused to start as deaths, so that they are started again later."""
+        for task_exit in refused:
+            self._carry_out(self.decisions.task_died(task_exit, self._clock()))
 
     def _report_stopped(self) -> None:
         self._show_tasks()

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.errors import FAILED
+from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.pinning import cores_of
@@ -62,27 +64,33 @@ class LocalCluster:
         self.usage = Usage()
 
     def start(self) -> None:
-        """Pick free ports, and start all tasks at once."""
+        """Pick free ports, and start all tasks at once. Raises OSError if the machine refuses to start one."""
         self._pick_ports()
-        self._start(self.topology.tasks)
+        for task in self.topology.tasks:
+            self._supervisor.start(self._spec(task))
+        self._record_started()
 
-    def restart(self, task: Task) -> None:
-        """Start a task again after it has ended, at the same address, which the other tasks know."""
+    def restart(self, task: Task) -> list[TaskExit]:
+        """Start a task again after it has ended, at the same address, which the other tasks know.
+
+        Return the task if the machine refuses to start it.
+        """
         self._supervisor.stop([task], grace_s=0)  # the ended process may have left other processes in its group
         self.restarts[task] += 1
-        self._start([task])
+        return self._start([task])
 
-    def restart_training(self, *, resume: bool) -> None:
+    def restart_training(self, *, resume: bool) -> list[TaskExit]:
         """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
         With `resume` they continue from the newest checkpoint or snapshot. Otherwise they start from the first step.
+        Return the tasks that the machine refuses to start.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
         self._resume = resume
         self._pick_ports()
         tasks = self.topology.of_types(TRAINING_TYPES)
         self.restarts.update(tasks)
-        self._start(tasks)
+        return self._start(tasks)
 
     def give_up(self, task: Task) -> None:
         """Give up a task. A worker is not started again after this. A ps is left out at the next `restart_training`.
@@ -101,11 +109,14 @@ class LocalCluster:
         """The number of shards with which training continues after the next restart of all training tasks."""
         return self._config.shards
 
-    def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
-        """Start absent workers, and stop other workers. This counts neither as a death nor as a restart."""
+    def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> list[TaskExit]:
+        """Start absent workers, and stop other workers. This counts neither as a death nor as a restart.
+
+        Return the workers that the machine refuses to start.
+        """
         self.topology = self.topology.with_workers(started=start, stopped=stop)
         self._end(stop, grace_s)
-        self._start(start)
+        return self._start(start)
 
     def _pick_ports(self) -> None:
         cluster, types, most = self._config.cluster, self._config.mode_kind.cluster.types, self._config.most_workers
@@ -113,9 +124,22 @@ class LocalCluster:
             types, most, cluster.parameter_servers, evaluator=cluster.evaluator, absent=self.topology.absent
         )
 
-    def _start(self, tasks: Iterable[Task]) -> None:
+    def _start(self, tasks: Iterable[Task]) -> list[TaskExit]:
+        """Start tasks of a run that is under way. Return those that the machine refuses to start, as if they had died.
+
+        The machine may refuse only for a moment, for example because it has too many processes just now.
+        """
+        refused = []
         for task in tasks:
-            self._supervisor.start(self._spec(task))
+            spec = self._spec(task)
+            try:
+                self._supervisor.start(spec)
+            except OSError as error:
+                refused.append(TaskExit(task, None, FAILED, spec.log, one_line(str(error))))
+        self._record_started()
+        return refused
+
+    def _record_started(self) -> None:
         self._is_written = False
         if why := self._write_cluster_file():
             self._notify(DISK_REFUSES(f"training continues, but cluster.json can't be written: {why}"))

@@ -50,10 +50,10 @@ class TaskProcess:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """A task that ended without being stopped by the supervisor."""
+    """A task that ended without being stopped by the supervisor, or that the machine refused to start (`pid` is None)."""
 
     task: Task
-    pid: int
+    pid: int | None
     exit_code: int  # negative: killed by that signal
     log: Path
     last_line: str  # the error that the task wrote to its error file, else the line of its log that says why it ended
@@ -64,6 +64,8 @@ class TaskExit:
         return how_ended(self.exit_code)
 
     def __str__(self) -> str:
+        if self.pid is None:
+            return with_log(f"{self.task} could not be started: {self.last_line}", self.log)
         # The last line of a killed task is often a row of progress, and not the reason.
         killed = self.exit_code < 0 and not self.error.time
         meaning = ", its last line: " if killed and self.last_line else ": "

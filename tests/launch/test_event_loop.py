@@ -44,6 +44,7 @@ class Machine:
         self.now = 0.0
         self.at = sorted(dict(at).items())
         self.silent, self.signals = set(), []
+        self.refusals = 0  # the number of starts that the machine refuses from now on
         self.pids, self.restarts, self.started_at = {}, Counter(), []
         self._config, self.run_dir = config, run_dir
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
@@ -78,16 +79,27 @@ class Machine:
     def start(self):
         self.restart_training(resume=False)
 
+    def _start(self, tasks):
+        refused = tasks[: self.refusals]
+        self.refusals -= len(refused)
+        self.pids |= {task: next(self._numbers) for task in tasks if task not in refused}
+        return [TaskExit(task, None, 1, self.run_dir.launcher_log, "no more processes") for task in refused]
+
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
         ports, types = itertools.count(4000), self._config.mode_kind.cluster.types
         self.topology = ClusterTopology.local(types, 3, 1, evaluator=False, pick_port=lambda: next(ports))
-        self.pids = {task: next(self._numbers) for task in self.topology.tasks}
+        self.pids = {}
+        return self._start(self.topology.tasks)
 
     def restart(self, task):
         self.restarts[task] += 1
         self.silent.discard(task)
-        self.pids[task] = next(self._numbers)
+        return self._start((task,))
+
+    def scale(self, *, start, stop, grace_s):
+        self.topology = self.topology.with_workers(started=start, stopped=stop)
+        return self._start(start)
 
     def frozen(self):
         return []
@@ -189,6 +201,22 @@ def test_who_dies_in_the_look_in_which_the_leader_ends_is_not_started_again(loop
 
     assert looped(at={20: ends_beside_a_death}).outcome == "completed"
     assert looped.machine.restarts == {} and looped.notices == []
+
+
+@pytest.mark.parametrize("task", [STUCK, CHIEF], ids=str)
+def test_tasks_that_the_machine_refuses_to_start_again_are_tried_again_later(looped, task):
+    def dies_and_has_no_successor(machine):
+        machine.end(task, 1)
+        machine.refusals = 2
+
+    assert looped(at={20: dies_and_has_no_successor}).outcome == "completed"
+    first, *later = looped.notices
+    assert first.startswith(f"{task} (pid ") and ": no output (log: " in first
+    refused = f"could not be started: no more processes (log: {looped.machine.run_dir.launcher_log}); starting "
+    if task == STUCK:
+        assert later == [f"worker-1 {refused}it again in 0.5 s", f"worker-1 {refused}it again in 1 s"]
+    else:  # all start again, so what is refused besides is no news
+        assert later == [f"chief-0 {refused}chief, ps and workers again in 0.5 s from the beginning"]
 
 
 def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(looped):
