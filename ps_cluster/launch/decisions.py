@@ -255,6 +255,8 @@ class Decisions:
                 return (EndRun("failed", 2, death.last_line, user_error=True),)
             if death.error.final:
                 return (EndRun("failed", 1, f"{death}"),)
+        elif self._evaluator_lost:
+            return ()  # it was given up before it ended, because SIGKILL did not end it
         elif death.error.computation:
             return self._continue_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life

@@ -261,6 +261,11 @@ STUCK = {
         [BEGINS, (9, freezes("evaluator-0")), (14,), (24.1,), (40,)],
         ["frozen", "Kill(evaluator-0)", "10 s after SIGKILL; training continues without it"],
     ),
+    "an evaluator that was given up and ends at last is not started again": Story(
+        [BEGINS, (9, freezes("evaluator-0")), (14,), (24.1,), (40, row(2), died("evaluator-0", -9)), (50, leader_done())],
+        ["frozen", "Kill(evaluator-0)", "10 s after SIGKILL; training continues without it", "StopTraining()",
+         "completed, 1: the last checkpoint is not scored, the evaluator was given up: evaluator-0 (pid 104) is still"],
+    ),
     "one that dies of SIGKILL and its successor are not taken for it": Story(
         [BEGINS, (9, freezes("worker-1")), (14,), (15, died("worker-1", -9)), (24.1,)],
         ["frozen", "Kill(worker-1)", "starting it again", "RestartTask(worker-1)"],
