@@ -184,6 +184,7 @@ class Decisions:
             log = self._run_dir.log(leader)
             return (EndRun("failed", 1, logs.with_log(f"{leader} ended without a result", log)),)
         self._outcome = outcome
+        self._trained = True  # also if this launcher has seen no row, because an earlier one was killed while scoring
         self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
         if self._evaluator_lost:

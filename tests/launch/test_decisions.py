@@ -317,6 +317,11 @@ STOPPING = {
         ["StopTraining()", "Ctrl-C again to stop now", "StopAll()",
          "completed, 130: stopped at once, while scoring"],
     ),
+    "a stop asks once more although all was trained by an earlier launcher": Story(
+        [(0.5, leader_done()), (1, ctrl_c), (2, ctrl_c)],
+        ["StopTraining()", "training is over, the evaluator is scoring; Ctrl-C again to stop now", "StopAll()",
+         "completed, 130: stopped at once, while scoring"],
+    ),
 }  # fmt: skip
 
 UNSCORED = "completed, 1: the last checkpoint is not scored, "
