@@ -33,6 +33,7 @@ from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import CheckpointError, EndedMark
 from ps_cluster.runs.monitor import checked_monitor_mode
 from ps_cluster.runs.result_rows import BROKEN, Summary, TimeLimitReached
 from ps_cluster.runs.run_dir import CODE, RUN_DIRECTORY, RunDir, check_unused
@@ -103,12 +104,11 @@ def resume_run(
         cache, progress = default_cache_dir(), every_tenth(view.notice)
         whole = sources.resolve_for_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
         dataset = whole.holding_out(config.evaluation.validation_examples)
-        with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark will be written again
-            ended = checkpoints.ended(run_dir.checkpoints)
-            if ended and ended.outcome in BROKEN:
-                raise UserError(f"run '{root}' can't be resumed: {why_broken(ended.outcome, ended.last_step)}")
+        ended = _end_of_training(run_dir, view.notice)
+        if ended and ended.outcome in BROKEN:
+            raise UserError(f"run '{root}' can't be resumed: {why_broken(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-        if not _has_work_left(run_dir, config, dataset, view.notice, is_new_length=updates != updates_before):
+        if not _has_work_left(run_dir, ended, config, dataset, view.notice, is_new_length=updates != updates_before):
             view.notice(
                 f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; add --epochs or --steps to "
                 "--resume to train longer"
@@ -121,11 +121,38 @@ def resume_run(
             )
         complete = complete_config(config, dataset, view.notice)
         complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
+        _remove_damaged_summary(run_dir, view.notice)
         return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
 
 
+def _end_of_training(run_dir: RunDir, notify: Notify) -> EndedMark | None:
+    """Return the mark that training has ended; None also if the mark is damaged, because it will be written again."""
+    try:
+        return checkpoints.ended(run_dir.checkpoints)
+    except CheckpointError as error:
+        notify(f"the mark that training has ended will be written again: {error}")
+        return None
+
+
+def _remove_damaged_summary(run_dir: RunDir, notify: Notify) -> None:
+    """Remove a summary that can't be read, because the evaluator of the resumed run would fail to update it."""
+    try:
+        read_json(run_dir.summary, Summary)
+    except FileNotFoundError:
+        pass
+    except UserError as error:
+        notify(f"the summary will be written again: {error}")
+        run_dir.summary.unlink(missing_ok=True)
+
+
 def _has_work_left(
-    run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify, *, is_new_length: bool
+    run_dir: RunDir,
+    ended: EndedMark | None,
+    config: RunConfig,
+    dataset: PackedDataset,
+    notify: Notify,
+    *,
+    is_new_length: bool,
 ) -> bool:
     """Return whether a run that is to be resumed has work left.
 
@@ -133,11 +160,11 @@ def _has_work_left(
     overwritten and before anything starts. With `is_new_length` the checkpoint is checked even if the run is complete,
     because a new length below the number of updates begun is refused. Raises UserError if the run can't continue.
     """
-    if not is_new_length and _is_complete(run_dir, config, dataset, notify):
+    if not is_new_length and _is_complete(run_dir, ended, config, dataset):
         return False
     _refuse_if_time_is_over(run_dir, config)
     newest = newest_checkpoint(config, run_dir, dataset, notify)
-    if is_new_length and _is_complete(run_dir, config, dataset, notify):
+    if is_new_length and _is_complete(run_dir, ended, config, dataset):
         return False
     check_journals(newest, run_dir, config.shards)
     return True
@@ -160,15 +187,11 @@ def _refuse_if_time_is_over(run_dir: RunDir, config: RunConfig) -> None:
         )
 
 
-def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
-    """Return whether training, scoring (if wanted) and summary are complete. Removes an unreadable summary."""
+def _is_complete(run_dir: RunDir, ended: EndedMark | None, config: RunConfig, dataset: PackedDataset) -> bool:
+    """Return whether training, scoring (if wanted) and summary are complete."""
     try:
-        ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
-    except FileNotFoundError:
-        return False
-    except UserError as error:
-        notify(f"the summary will be written again: {error}")
-        run_dir.summary.unlink(missing_ok=True)
+        written = read_json(run_dir.summary, Summary)
+    except (FileNotFoundError, UserError):  # interrupted, or damaged and written again later
         return False
     last_step = ended.last_step if ended else 0
     trained = written.outcome == "completed" and last_step >= config.total_updates(dataset.train_examples)

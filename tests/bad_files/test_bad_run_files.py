@@ -152,7 +152,7 @@ def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(pl
         (pipe("dataset.json"), ""),
         (text("summary.json", "{"), "the summary will be written again"),
         (summary(outcome=7), "the summary will be written again"),
-        (text("checkpoints/ended.json", "[]"), "the summary will be written again"),
+        (text("checkpoints/ended.json", "[]"), "the mark that training has ended will be written again"),
     ],
 )
 def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):

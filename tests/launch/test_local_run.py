@@ -426,6 +426,21 @@ def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(ha
     assert not half_done.run_dir.summary.exists()
 
 
+def test_a_summary_stays_where_only_the_mark_of_the_ended_training_is_damaged(half_done):
+    write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 6}})
+    (half_done.run_dir.checkpoints / checkpoints.ENDED).write_text("{")
+    assert "the mark that training has ended will be written again" in half_done() and half_done.went_on
+    assert half_done.run_dir.summary.exists()
+
+
+def test_a_damaged_summary_stays_where_the_run_is_not_resumed(half_done):
+    half_done.run_dir.summary.write_text("{")
+    for checkpoint in checkpoints.newest_first(half_done.run_dir.states):
+        checkpoint.write_bytes(b"half a file")
+    assert "holds no checkpoint to resume from" in half_done()
+    assert half_done.run_dir.summary.exists() and not half_done.went_on
+
+
 def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch, unchecked):
     images, labels = np.zeros([2, 32, 32, 3], np.uint8), np.zeros([2], np.uint8)
     dataset = pack_images(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
