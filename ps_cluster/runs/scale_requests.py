@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
@@ -35,19 +36,23 @@ class ScaleAnswer(Row):
 
 
 class ScaleDesk:
-    """The launcher's handler of requests. Creating it removes old requests, for which no command waits any more."""
+    """The launcher's handler of requests. Creating it removes old requests, for which no command waits any more.
+
+    The system may refuse to remove a file, so the names of all requests that were taken or are old are kept.
+    """
 
     def __init__(self, run_dir: RunDir, notify: Notify):
         self._run_dir = run_dir
         self._notify = notify
         self._asked = ""
-        for asked in (*run_dir.scale_requests(), *run_dir.scale_answers()):
+        self._done = set(run_dir.scale_requests())
+        for asked in (*self._done, *run_dir.scale_answers()):
             _clear(run_dir, asked)
 
     def asked(self) -> int | None:
         """Remove the oldest request, and return the number of workers that it asks for; None without a request."""
         for asked in self._run_dir.scale_requests():
-            if (request := self._take(asked)) is not None:
+            if asked not in self._done and (request := self._take(asked)) is not None:
                 self._asked = asked
                 return request.workers
         return None
@@ -61,6 +66,7 @@ class ScaleDesk:
 
     def _take(self, asked: str) -> ScaleRequest | None:
         path = self._run_dir.scale_request(asked)
+        self._done.add(asked)
         try:
             untrusted.refuse_foreign(path)
             return read_json(path, ScaleRequest, _MOST_BYTES)
@@ -70,7 +76,7 @@ class ScaleDesk:
             self._notify(f"a request to scale is ignored: {error}")
             return None
         finally:
-            path.unlink(missing_ok=True)
+            _remove(path)
 
 
 def ask(
@@ -111,5 +117,11 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
 
 
 def _clear(run_dir: RunDir, asked: str) -> None:
-    for path in (run_dir.scale_request(asked), run_dir.scale_answer(asked)):
-        path.unlink(missing_ok=True)
+    _remove(run_dir.scale_request(asked))
+    _remove(run_dir.scale_answer(asked))
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, unless the system refuses, for example because it is a folder."""
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -92,6 +92,17 @@ def test_a_request_that_can_not_be_read_is_left_out_and_said_once(run_dir, conte
     assert len(launcher.notices) == 1 and "scale-7.json" in launcher.notices[0]
 
 
+def test_a_request_that_can_not_be_removed_is_said_once_and_the_next_one_is_heard(run_dir):
+    old, new = run_dir.scale_request("6"), run_dir.scale_request("7")
+    old.mkdir()
+    launcher = Launcher(run_dir, ("started worker-3", False))
+    assert launcher.desk.asked() is None and launcher.notices == []
+    new.mkdir()
+    assert launcher.desk.asked() is None and launcher.desk.asked() is None
+    assert len(launcher.notices) == 1 and "scale-7.json" in launcher.notices[0]
+    assert launcher.ask(run_dir, 4) == "started worker-3" and set(left(run_dir)) == {old, new}
+
+
 def test_a_run_that_has_ended_is_told_at_once(tmp_path):
     run_dir = RunDir.create(tmp_path / "ended")
     with pytest.raises(UserError, match="no `run` is active there"):
