@@ -53,8 +53,12 @@ class RunFailed(Exception):
     """
 
 
-class LostTask(RunFailed):
-    """The loss of another task, without which this task can't continue. Run the same command again to continue."""
+class TemporaryFailure(RunFailed):
+    """A failure that may pass. The command `task` exits with code 75: run the same command again to continue."""
+
+
+class LostTask(TemporaryFailure):
+    """The loss of another task, without which this task can't continue."""
 
 
 class TrainingFailed(RunFailed):

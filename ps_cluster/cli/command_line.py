@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from ps_cluster.cli.value_types import PRINTED_FILE, STDOUT, NameOf
-from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserError
+from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RETRY, RunFailed, TemporaryFailure, UserError
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import PROGRAM
 
@@ -94,7 +94,7 @@ class OneLineCommand(click.Command):
         except UserError as error:
             code, message = BAD_INPUT, str(error)
         except RunFailed as error:
-            code, message = FAILED, str(error)
+            code, message = RETRY if isinstance(error, TemporaryFailure) else FAILED, str(error)
         except OSError as error:  # a full disk, a removed directory, or a path that no disk can have
             where = f": '{error.filename}'" if error.filename else ""
             code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED

@@ -90,6 +90,7 @@ def task(
     Give every task the same options, except --type and --index. Run the same command again to continue.
     """
     from ps_cluster.launch import one_task
+    from ps_cluster.launch.task_failures import temporary_failure
     from ps_cluster.report.metrics_server import with_metrics
     from ps_cluster.report.progress import make_lines
 
@@ -98,9 +99,14 @@ def task(
     config = given.resolved(topology.size).config
     with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
         options_of_task = one_task.TaskOptions(resume, wait_seconds, min_workers)
-        return one_task.run_one_task(
-            config, run_dir, topology, own, options=options_of_task, view=view, notify=print_line
-        )
+        try:
+            return one_task.run_one_task(
+                config, run_dir, topology, own, options=options_of_task, view=view, notify=print_line
+            )
+        except UserError as error:
+            if (temporary := temporary_failure(error)) is None:
+                raise
+            raise temporary from error
 
 
 def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tuple[ClusterTopology, Task]:

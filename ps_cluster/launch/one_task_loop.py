@@ -30,7 +30,6 @@ from ps_cluster.launch.one_task_decisions import (
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, Outcome, ProgressRow, with_work
@@ -118,7 +117,8 @@ class TaskLoop:
         ended = self._child.exit_code if self._child is not None else None
         self._read_rows(stops=ended is None)
         if ended is not None:
-            self._decisions.mark_seen(self._read_mark() if self._decisions.leads else None)
+            if self._decisions.leads:
+                self._see_mark()
             return self._carry_out(self._decisions.process_ended(ended, self._requests.last_signal))
         if self._requests.count > self._requests_seen:
             self._requests_seen += 1
@@ -143,8 +143,7 @@ class TaskLoop:
     def _probe(self) -> None:
         """Read the mark that training has ended, and probe the tasks that this task waits for."""
         decisions, waits = self._decisions, self._child is None
-        with contextlib.suppress(UserError):  # damaged, or just being written
-            decisions.mark_seen(self._read_mark())
+        self._see_mark()
         if waits or (not decisions.leads and decisions.others):
             there = self._surroundings.working(decisions.others)
             missing = [address for task, address in decisions.others.items() if task not in there]
@@ -156,8 +155,9 @@ class TaskLoop:
                 self._carry_out(decisions.leader_probed(bool(there), unknown, now_s))
         self._next_probe_s = self._clock() + (GATHER_INTERVAL_S if waits else PROBE_INTERVAL_S)
 
-    def _read_mark(self) -> EndedMark | None:
-        return checkpoints.ended(self._run_dir.checkpoints)
+    def _see_mark(self) -> None:
+        with contextlib.suppress(UserError):  # damaged, just being written, or in a shared folder that is away just now
+            self._decisions.mark_seen(checkpoints.ended(self._run_dir.checkpoints))
 
     def _read_rows(self, *, stops: bool) -> None:
         """Read new rows. `stops`: whether the task's process still runs, so that rows and scores may stop it early."""

@@ -30,6 +30,7 @@ from ps_cluster.errors import (
     FailedComputation,
     LostTask,
     RunFailed,
+    TemporaryFailure,
     UserError,
 )
 from ps_cluster.files import locks, writing
@@ -246,7 +247,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         say(f"the error could not be written down: {full}")
     if bad_input:
         return BAD_INPUT
-    if isinstance(error, LostTask):
+    if isinstance(error, TemporaryFailure):
         return RETRY
     return PORT_IN_USE if is_taken_port(error) else FAILED
 

@@ -1,4 +1,4 @@
-"""Find out what an error of a task means: bad input, the loss of another task, or a port that another program has."""
+"""Find out what an error of a task means: bad input, a failure that may pass, or a port that another program has."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ import re
 from collections.abc import Iterator
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import FailedComputation, LostTask
+from ps_cluster.errors import FailedComputation, LostTask, TemporaryFailure, UserError
 from ps_cluster.models.failures import failure_of_computation, reason_of
 
 # Codes of the TensorFlow errors that show the loss of another task: cancelled, deadline, aborted, unavailable.
 _LOST = {1, 4, 10, 14}
 _LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
+
+# The system refuses a file for one of these reasons only for a while, e.g. because the server of a shared folder is away.
+_MAY_PASS = {
+    errno.EIO,
+    errno.EREMOTEIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.ENFILE,
+    errno.EMFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.EDQUOT,
+}
 
 # TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"
@@ -28,14 +45,26 @@ def as_failure(error: BaseException) -> BaseException:
 
 
 def as_loss(error: BaseException) -> BaseException:
-    """Convert an error that shows the loss of another task to a LostTask. Pass any other error to `as_failure`."""
+    """Convert an error that shows the loss of another task to a LostTask, and one that may pass to a TemporaryFailure.
+
+    Pass any other error to `as_failure`.
+    """
     for cause in _causes(error):
         if getattr(cause, "error_code", None) in _LOST:
             match = _LOST_TASK.search(str(cause))
             lost = Task(match[1], int(match[2])) if match else "a task"
             line = f"{lost} was lost; start this task again to continue from the newest snapshot ({reason_of(cause)})"
             return LostTask(line[:MESSAGE_CHARACTERS])
+    if isinstance(error, UserError) and (temporary := temporary_failure(error)) is not None:
+        return temporary
     return as_failure(error)
+
+
+def temporary_failure(error: UserError) -> TemporaryFailure | None:
+    """Return the failure behind `error` if the system refuses a file only for a while; None for really bad input."""
+    if not any(isinstance(cause, OSError) and cause.errno in _MAY_PASS for cause in _causes(error)):
+        return None
+    return TemporaryFailure(f"{error}; run the same command again to continue").with_traceback(error.__traceback__)
 
 
 def is_taken_port(error: BaseException) -> bool:

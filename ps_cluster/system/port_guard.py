@@ -10,7 +10,7 @@ import psutil
 
 from ps_cluster.config.isolation import interface_of
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import UserError
+from ps_cluster.errors import TemporaryFailure, UserError
 from ps_cluster.notices import Notify
 from ps_cluster.system.addresses import host_and_port
 from ps_cluster.system.firewall import Refused, keep_rules, only_through
@@ -28,7 +28,8 @@ def guard_port(
 ) -> None:
     """Report who can reach the port of a task. If `setting` names an interface, close the port to all other interfaces.
 
-    Raises UserError if the port can't be limited to the interface, or the cluster's addresses are not behind it.
+    Raises UserError if the port can't be limited to the interface, or the cluster's addresses are not behind it, and
+    TemporaryFailure if the name service does not know an address yet.
     """
     if port is None:
         return
@@ -73,7 +74,12 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
             endpoints = {
                 (family, where[0]) for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
             }
-        except (OSError, UnicodeError) as error:
+        except OSError as error:  # a scheduler may give a name to a task only once the task starts
+            raise TemporaryFailure(
+                f"{_got(interface)}: the address of {member}, '{address}', can't be looked up ({error.strerror}): correct "
+                "it, or run the same command again when the name service knows it"
+            ) from error
+        except UnicodeError as error:
             raise _wrong(interface, f"the address of {member}, '{address}', can't be looked up: {error}") from error
         for family, number in endpoints:
             if not ipaddress.ip_address(number).is_loopback and _source(family, str(number)) not in own:
@@ -95,5 +101,9 @@ def _source(family: int, number: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
+def _got(interface: str) -> str:
+    return f"cluster.isolation: got 'interface={interface}'"
+
+
 def _wrong(interface: str, what: str) -> UserError:
-    return UserError(f"cluster.isolation: got 'interface={interface}': {what}")
+    return UserError(f"{_got(interface)}: {what}")

@@ -1,5 +1,6 @@
 """What a run, or one task of a cluster on several machines, checks and leaves before anything starts."""
 
+import errno
 import json
 import os
 import shutil
@@ -261,6 +262,22 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
     ((config, _, topology, task), told), *_ = calls
     assert (config.cluster.workers, topology.cluster, str(task)) == (2, {"worker": ["c:3", "d:4"]}, "worker-1")
     assert told["options"] == TaskOptions(resume, 600.0, None)
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ESTALE, 75), (errno.EACCES, 2)])
+def test_a_run_directory_that_is_away_for_a_moment_is_tried_again_by_a_scheduler(monkeypatch, tmp_path, number, code):
+    def run_one_task(*_, **__):
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as error:
+            raise UserError(f"run directory 'run' can't be written: {error.strerror}") from error
+
+    monkeypatch.setattr(by_hand, "run_one_task", run_one_task)
+    environment = {"TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}})}
+    result = CliRunner().invoke(main, ["task", "--run-dir", str(tmp_path / "run"), "--mode", "single"], env=environment)
+    again = "; run the same command again to continue" * (code == 75)
+    assert result.stderr == f"Error: run directory 'run' can't be written: {os.strerror(number)}{again}\n"
+    assert result.exit_code == code
 
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])

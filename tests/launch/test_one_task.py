@@ -7,7 +7,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import FAILED_FOR_GOOD, RETRY, UserError
+from ps_cluster.errors import FAILED, FAILED_FOR_GOOD, RETRY, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
@@ -123,6 +123,12 @@ def test_a_leader_hands_the_signal_on_and_the_proof_decides_about_its_exit_code(
     loop.work.proof_code = FAILED_FOR_GOOD
     assert loop("chief") == FAILED_FOR_GOOD and loop.work.endings == ["stopped"]
     assert loop.work.child.signals == [signal.SIGTERM] and loop.work.least == 1
+
+
+def test_a_mark_that_can_not_be_read_when_the_process_has_ended_is_no_mark(loop):
+    (loop.run_dir.checkpoints / checkpoints.ENDED).write_text("{")
+    ends(loop, 0)
+    assert loop("chief") == FAILED and loop.work.endings == ["failed"]
 
 
 def test_of_two_signals_in_one_look_the_first_drains_and_the_second_ends(loop):

@@ -1,9 +1,11 @@
 """A task's line about its port at start, and its refusals to keep the port to an interface."""
 
+import socket
+
 import pytest
 
 from ps_cluster.config.tasks import EVALUATOR, Task
-from ps_cluster.errors import UserError
+from ps_cluster.errors import TemporaryFailure, UserError
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.system.firewall import Refused
 from ps_cluster.system.port_guard import guard_port
@@ -85,6 +87,19 @@ def test_an_address_that_is_not_behind_the_interface_is_told_with_its_task(addre
 def test_a_name_that_can_not_be_looked_up_is_told_with_its_task(name):
     said = refusal("interface=lo", ClusterTopology({**HERE.cluster, "worker": [f"{name}:2224"]}))
     assert f"worker-0, '{name}:2224', can't be looked up" in said
+
+
+def test_a_name_that_the_name_service_does_not_know_yet_is_no_bad_input(monkeypatch):
+    def getaddrinfo(host, port, **_):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(TemporaryFailure) as error:
+        guard_port("interface=lo", HERE.port(PS), {PS: "pod-1:2222"}, pytest.fail, pytest.fail)
+    assert str(error.value) == (
+        "cluster.isolation: got 'interface=lo': the address of ps-0, 'pod-1:2222', can't be looked up (Name or service not "
+        "known): correct it, or run the same command again when the name service knows it"
+    )
 
 
 def test_a_firewall_that_refuses_is_told_with_its_reason_and_where_to_read_on():

@@ -1,6 +1,7 @@
 """The child entry: how a task ends, and what TensorFlow does when a port is taken."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import SUPERSEDED, LostTask, RunFailed, UserError
+from ps_cluster.errors import BAD_INPUT, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
 from ps_cluster.launch.topology import ClusterTopology
@@ -256,6 +257,20 @@ def test_a_task_does_what_it_is_there_for_in_its_mode(tmp_path):
         assert found.get("identity") == identity, which
         assert found["checked"] == (identity is not None), "TensorFlow has to see the GPU of who computes gradients"
         assert found["cluster"] == {"sync": ["worker"], "single": ["chief"]}.get(which[0], ["chief", "ps", "worker"])
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ESTALE, RETRY), (errno.EIO, RETRY), (errno.EACCES, BAD_INPUT), (errno.EROFS, BAD_INPUT)]
+)
+def test_a_shared_folder_that_is_away_for_a_moment_is_no_bad_input_of_a_task(run_dir, capfd, number, code):
+    def body():
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as refused:
+            raise UserError("'ended.json' can't be read") from refused
+
+    assert task.carry_out(body, run_dir, Task("evaluator", 0), alone=True) == code
+    assert ("run the same command again" in capfd.readouterr().err) == (code == RETRY)
 
 
 class Unavailable(Exception):
