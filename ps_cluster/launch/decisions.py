@@ -33,7 +33,7 @@ from ps_cluster.launch.actions import (
     WriteStacks,
 )
 from ps_cluster.launch.endings import why_broken
-from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
+from ps_cluster.launch.recovery import Recovery, delay_text
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
@@ -62,6 +62,14 @@ class Look:
     states: str
 
 
+@dataclass(frozen=True)
+class _TrainingRestart:
+    """A restart of all training tasks that is planned for the time `at_s`."""
+
+    at_s: float
+    action: RestartTraining
+
+
 class Decisions:
     """The rules of a run, with the state that they need.
 
@@ -79,8 +87,8 @@ class Decisions:
         self._limits = limits
         self._on_death = config.mode_kind.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
-        # The planned restarts: a task or `CLUSTER` → (time, the action that `time_passed` returns at that time).
-        self._plans: dict[Task | str, tuple[float, Action]] = {}
+        self._restarts_at_s: dict[Task, float] = {}  # when tasks that have died start again
+        self._training_restart: _TrainingRestart | None = None  # the planned restart of all training tasks
         self._clock = StageClock(limits, now_s)
         self._silence = SilenceDetector(config, limits, now_s)
         self.silences: list[SilenceRow] = []
@@ -120,8 +128,8 @@ class Decisions:
         if problem:
             return (EndRun("failed", 1, f"{cause}; {problem}"),)
         self._silence.forget()
-        self._drop_plans(self._topology.of_types(TRAINING_TYPES))
-        self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=snapshot)
+        self._drop_restarts(self._topology.of_types(TRAINING_TYPES))
+        self._training_restart = _TrainingRestart(now_s + delay_s, RestartTraining(resume=snapshot))
         self._clock.enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if snapshot else "the beginning"
         tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
@@ -185,7 +193,7 @@ class Decisions:
             return (EndRun("failed", 1, logs.with_log(f"{leader} ended without a result", log)),)
         self._outcome = outcome
         self._trained = True  # also if this launcher has seen no row, because an earlier one was killed while scoring
-        self._drop_plans(self._topology.of_types(TRAINING_TYPES))
+        self._drop_restarts(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
         if self._evaluator_lost:
             return StopTraining(), self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
@@ -216,12 +224,12 @@ class Decisions:
 
     def scale_requested(self, workers: int, now_s: float) -> Actions:
         """Handle the request of a user for another number of workers (`ps-cluster scale`)."""
-        if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
+        if self._stage is not RunStage.TRAINING or self._training_restart:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
         actions = _scale(self._config, self._topology, workers)
         for action in actions:
-            self._drop_plans(action.stop if isinstance(action, Scale) else ())
+            self._drop_restarts(action.stop if isinstance(action, Scale) else ())
         return actions
 
     # A task dies.
@@ -233,14 +241,15 @@ class Decisions:
         self._ports_taken += 1
         if self._ports_taken >= self._limits.port_attempts:
             return (EndRun("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
-        self._plans.clear()
+        self._restarts_at_s.clear()
+        self._training_restart = None
         line = logs.PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
         return Notice(line), StopAll(), StartCluster()
 
     @property
     def _expects_ends(self) -> bool:
         """True if training tasks are meant to end, because all will be restarted or because training is over."""
-        return CLUSTER in self._plans or self._stage is RunStage.SCORING
+        return self._training_restart is not None or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
         """Handle the end of a task that is reported neither to `leader_done` nor to `evaluator_done`.
@@ -266,7 +275,7 @@ class Decisions:
             return self._give_up(task, self._recovery.first_cause(death), gone=True)
         if self._recovery.restarts_all(death):
             return (RestartFromSnapshot(f"{death}", delay_s),)
-        self._plans[task] = now_s + delay_s, RestartTask(task)
+        self._restarts_at_s[task] = now_s + delay_s
         return (Notice(logs.TASK_RESTARTED(f"{death}; starting it again{delay_text(delay_s)}")),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
@@ -293,8 +302,7 @@ class Decisions:
 
     def time_passed(self, seen: Look, now_s: float) -> Actions:
         """Return the actions whose time has come. Call this after all events of a round have been reported."""
-        due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
-        actions = [*(self._plans.pop(key)[1] for key in due), *self._end_frozen(seen, now_s)]
+        actions = [*self._take_due_restarts(now_s), *self._end_frozen(seen, now_s)]
         if self._clock.under_way:
             actions += self._end_silent(seen, now_s)
         given_up: list[Action] = []
@@ -308,6 +316,16 @@ class Decisions:
             cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
             given_up += self._give_up(task, cause, gone=False)
         return (*actions, *(given_up or self._at_limit(seen, now_s)))
+
+    def _take_due_restarts(self, now_s: float) -> Actions:
+        """Return the planned restarts whose time has come, and forget them."""
+        due = [task for task, at_s in self._restarts_at_s.items() if at_s <= now_s]
+        self._drop_restarts(due)
+        restarts = tuple(map(RestartTask, due))
+        if self._training_restart is None or self._training_restart.at_s > now_s:
+            return restarts
+        planned, self._training_restart = self._training_restart, None
+        return *restarts, planned.action
 
     def _end_frozen(self, seen: Look, now_s: float) -> Actions:
         actions: list[Action] = []
@@ -369,9 +387,9 @@ class Decisions:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {shlex.quote(str(self._run_dir.checkpoints))}"
         return EndRun(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
 
-    def _drop_plans(self, tasks: Iterable[Task]) -> None:
+    def _drop_restarts(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            self._plans.pop(task, None)
+            self._restarts_at_s.pop(task, None)
 
 
 def _scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:

@@ -135,7 +135,7 @@ class TaskDecisions:
         self._waits_since_s = 0.0
         self._late_since_s: float | None = None  # since when only workers are missing
         self._leader_answered = False
-        self._said_about: object = None
+        self._said_missing: tuple[Task, ...] | None = None  # the missing tasks of the last line about a wait
         self._say_again_s = 0.0
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:
@@ -191,7 +191,7 @@ class TaskDecisions:
         waited_s, why = now_s - self._waits_since_s, _why_silent(unknown_hosts)
         if waited_s < limits.wait_s:
             waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {limits.wait_s:g} s){why}")
-            return self._say(waiting, missing, now_s)
+            return self._say(waiting, tuple(missing), now_s)
         in_vain = Notice(f"{names} did not answer for {limits.wait_s:g} s{why}")
         if self._is_complete:  # an earlier leader completed it, but could not tell all tasks
             return in_vain, *self._complete()
@@ -204,16 +204,16 @@ class TaskDecisions:
         ((leader, address),) = self.others.items()
         if answers:
             self._leader_answered, self._waits_since_s = True, now_s
-            if self._said_about == "there":
+            if self._said_missing == ():
                 return ()
-            return self._say(CONNECTED(f"{leader} ({address}) answers"), "there", now_s)
+            return self._say(CONNECTED(f"{leader} ({address}) answers"), (), now_s)
         away_s, wait_s, why = now_s - self._waits_since_s, self._rendezvous.wait_s, _why_silent(unknown_hosts)
         in_vain = away_s >= wait_s
         if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete:
             return *self._kill(), *self._complete()
         if not in_vain:
             line = WAITING(f"waiting for {leader} ({address}) ({away_s:.0f} of {wait_s:g} s){why}")
-            return self._say(line, "away", now_s)
+            return self._say(line, (leader,), now_s)
         if not why:
             return self._give_up(f"{leader} ({address}) did not answer for {wait_s:g} s")
         # This task's process does not hang, so its stack traces would tell nothing.
@@ -316,11 +316,11 @@ class TaskDecisions:
         writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
         return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
 
-    def _say(self, line: Line, about: object, now_s: float) -> TaskActions:
-        """Return a notice, or nothing if a line about the same thing (`about`) was shown less than `SAY_EVERY_S` ago."""
-        if about == self._said_about and now_s < self._say_again_s:
+    def _say(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
+        """Return a notice, or nothing if less than `SAY_EVERY_S` ago a line was shown while the same tasks were missing."""
+        if missing == self._said_missing and now_s < self._say_again_s:
             return ()
-        self._said_about, self._say_again_s = about, now_s + SAY_EVERY_S
+        self._said_missing, self._say_again_s = missing, now_s + SAY_EVERY_S
         return (Notice(line),)
 
 

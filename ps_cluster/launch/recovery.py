@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ps_cluster.config.tasks import OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.system.supervisor import TaskExit
 
-CLUSTER = "the cluster"
+Key = TypeVar("Key", bound=Hashable)
+_WHOLE_CLUSTER = None  # the key of deaths that restart all training tasks; a task that restarts alone is its own key
 
 
-class RestartPolicy:
+class RestartPolicy(Generic[Key]):
     """A policy that counts deaths, and decides when to restart something and when to give it up. `key` says what died.
 
     Here the policy counts the deaths of a run's tasks, and in tools/fleet.py the deaths of whole runs. `delays_s`: the
@@ -28,9 +30,9 @@ class RestartPolicy:
 
     def __init__(self, delays_s: Sequence[float]):
         self._delays_s = delays_s
-        self._deaths: Counter[Hashable] = Counter()
+        self._deaths: Counter[Key] = Counter()
 
-    def record_death(self, key: Hashable, most_restarts: float) -> float | None:
+    def record_death(self, key: Key, most_restarts: float) -> float | None:
         """Count a death of `key`. Return the number of seconds after which to restart it.
 
         Return None if it has to be given up, because it was restarted `most_restarts` times in this streak.
@@ -40,11 +42,11 @@ class RestartPolicy:
             return None
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 
-    def deaths(self, key: Hashable) -> int:
+    def deaths(self, key: Key) -> int:
         """Return the number of deaths in the present streak of `key`."""
         return self._deaths[key]
 
-    def end_streak(self, key: Hashable) -> None:
+    def end_streak(self, key: Key) -> None:
         """Reset the count of deaths of `key`, because it has recovered or starts from the beginning."""
         del self._deaths[key]
 
@@ -68,8 +70,8 @@ class Recovery:
     def __init__(self, limits: RunLimits, on_death: OnDeaths):
         self._stable_s = limits.stable_s
         self._on_death = on_death
-        self._policy = RestartPolicy(limits.restart_delays_s)
-        self._streaks: dict[Hashable, _Streak] = {}
+        self._policy = RestartPolicy[Task | None](limits.restart_delays_s)
+        self._streaks: dict[Task | None, _Streak] = {}
 
     def restarts_all(self, death: TaskExit) -> bool:
         """Return whether this death restarts all training tasks."""
@@ -88,7 +90,7 @@ class Recovery:
         streak = self._streaks.get(key)
         if streak is not None:
             lived_s = now_s - silent_s - streak.started_s
-            has_recovered = updates > streak.updates if key == CLUSTER else lived_s > self._stable_s
+            has_recovered = updates > streak.updates if key is _WHOLE_CLUSTER else lived_s > self._stable_s
         if streak is None or has_recovered:
             streak = self._streaks[key] = _Streak(death)
             self._policy.end_streak(key)
@@ -108,16 +110,16 @@ class Recovery:
 
         If so, the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
         """
-        streak = self._streaks.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
+        streak = self._streaks.get(_WHOLE_CLUSTER) if self._on_death[task.type].whole_cluster else None
         return streak is not None and any(other.type == task.type and other != task for other in streak.died)
 
     def forgive(self, task: Task) -> None:
         """Reset the cluster's count of deaths, because the cluster continues without `task`."""
         if self._on_death[task.type].whole_cluster:
-            self._streaks.pop(CLUSTER, None)  # the next death begins a new streak
+            self._streaks.pop(_WHOLE_CLUSTER, None)  # the next death begins a new streak
 
-    def _key(self, death: TaskExit) -> Hashable:
-        return CLUSTER if self.restarts_all(death) else death.task
+    def _key(self, death: TaskExit) -> Task | None:
+        return _WHOLE_CLUSTER if self.restarts_all(death) else death.task
 
 
 def delay_text(delay_s: float) -> str:

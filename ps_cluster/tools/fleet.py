@@ -95,7 +95,7 @@ class Fleet:
         self._supervisor = Supervisor()
         self._clock = clock
         self._jobs: dict[Task, Job] = {}
-        self._restarts = RestartPolicy(delays_s=(0.0,))
+        self._restarts = RestartPolicy[Task](delays_s=(0.0,))
         self._told_to_stop: set[Task] = set()
         self._frozen = FrozenProcesses(FROZEN_S)
 
