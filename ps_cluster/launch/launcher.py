@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Unpack
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
@@ -32,9 +30,8 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import MEMORY_SHORT
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.child_process import Machine, StartedProcess, Starter, StartOptions
+from ps_cluster.system.child_process import Machine
 from ps_cluster.system.forked_tasks import ForkServer
-from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
 from ps_cluster.system.limits import room
 from ps_cluster.system.private_network import network_for
 from ps_cluster.system.run_processes import life_of
@@ -91,7 +88,7 @@ def run_local(
         write_pointer(run_dir.dataset, dataset)
         write_form(run_dir.examples, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take an old mark for the end of this run
-        supervisor = Supervisor(popen=starter_of_tasks(network.popen, server), machine=Machine(clock))
+        supervisor = Supervisor(popen=network.popen, fork=server.popen, machine=Machine(clock))
         cluster = LocalCluster(
             config,
             run_dir,
@@ -132,20 +129,6 @@ def run_local(
         _exit_code(ending, left)  # report first what went wrong in the run
         raise
     return _exit_code(ending, left) or proof_code
-
-
-def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
-    """Return a function that starts a task: as a fork, if its command is `python -m …` and the task sees no GPUs.
-
-    CUDA does not work in a fork of a process that has initialised CUDA, and importing TensorFlow might initialise it.
-    """
-
-    def start_task(argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> StartedProcess:
-        if argv[:2] == [sys.executable, "-m"] and env.get(VISIBLE_GPUS) == HIDDEN:
-            return server.popen(argv, env=env, **options)
-        return start(argv, env=env, **options)
-
-    return start_task
 
 
 def _exit_code(ending: EndRun, left: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -57,6 +58,7 @@ class LocalCluster:
         self._network = network
         self._resume = resume  # whether tasks that start from now on continue a training
         self._task_argv = task_argv
+        self._can_fork = task_argv[:2] == (sys.executable, "-m")  # a fork runs a module
         self._fork_server = fork_server
         self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
         self.topology = ClusterTopology({}, absent=frozenset(range(config.training_workers, config.most_workers)))
@@ -228,17 +230,20 @@ class LocalCluster:
             # The chief waits for these workers before it begins.
             least_workers=len(self.topology.workers) if task.type == CHIEF else None,
         )
+        on_gpus = is_on_gpus(self._config, self.topology, task)
         return TaskSpec(
             task=task,
             argv=(*self._task_argv, *arguments.argv()),
-            env=self._environment(task) | {TF_CONFIG: self.topology.tf_config(task)},
+            env=self._environment(task, on_gpus=on_gpus) | {TF_CONFIG: self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task),
             error=self._run_dir.error(task),
+            # CUDA does not work in a fork of a process that has initialised CUDA, as importing TensorFlow might do.
+            forks=self._can_fork and not on_gpus,
         )
 
-    def _environment(self, task: Task) -> dict[str, str]:
-        if not is_on_gpus(self._config, self.topology, task):
+    def _environment(self, task: Task, *, on_gpus: bool) -> dict[str, str]:
+        if not on_gpus:
             return environment.for_child(os.environ)
         own = {VISIBLE_GPUS: gpu_of_worker(task.index, usable_gpus(os.environ))}
         return environment.for_child(os.environ | own, on_gpus=True)

@@ -21,7 +21,10 @@ from ps_cluster.system.private_network import RunNetwork
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """The command, environment and folder of a task, and the files for its output and its error."""
+    """The command, environment and folder of a task, and the files for its output and its error.
+
+    `forks`: whether the process is a fork of a process that has imported TensorFlow (forked_tasks.py).
+    """
 
     task: Task
     argv: tuple[str, ...]
@@ -29,6 +32,7 @@ class TaskSpec:
     cwd: Path
     log: Path
     error: Path
+    forks: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,16 @@ class Supervisor:
     `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
-    def __init__(self, *, popen: Starter[StartedProcess] = RunNetwork().popen, machine: Machine = Machine()):
+    def __init__(
+        self,
+        *,
+        popen: Starter[StartedProcess] = RunNetwork().popen,
+        fork: Starter[StartedProcess] | None = None,
+        machine: Machine = Machine(),
+    ):
+        """Start no process yet. `fork` starts the tasks that fork; None: `popen` starts them too."""
         self._popen = popen
+        self._fork = fork or popen
         self._machine = machine
         self._processes: dict[Task, TaskProcess] = {}
         self.ended: dict[Task, str] = {}
@@ -95,10 +107,11 @@ class Supervisor:
     def start(self, spec: TaskSpec) -> TaskProcess:
         """Start a task, whose earlier process must have ended. Raises OSError if the machine refuses."""
         spec.error.unlink(missing_ok=True)
+        popen = self._fork if spec.forks else self._popen
         with open_append(spec.log) as log:
             log_start = log.tell()
             child = ChildProcess.start(
-                spec.argv, env=spec.env, cwd=spec.cwd, output=log, popen=self._popen, machine=self._machine
+                spec.argv, env=spec.env, cwd=spec.cwd, output=log, popen=popen, machine=self._machine
             )
         self._processes[spec.task] = process = TaskProcess(spec, child, log_start)
         self.ended.pop(spec.task, None)

@@ -7,7 +7,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
-from ps_cluster.launch.launcher import starter_of_tasks
+from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
@@ -32,13 +32,18 @@ class StartsNothing:
         self.specs[spec.task.type, spec.task.index] = spec
 
 
-def visible_of_tasks(tmp_path, config):
-    """Return (type, index) → CUDA_VISIBLE_DEVICES of each task that a run would start."""
+def specs_of_tasks(tmp_path, config, task_argv=TASK_ARGV):
+    """Return (type, index) → the specification of each task that a run would start."""
     supervisor = StartsNothing()
     run_dir = RunDir.create(tmp_path / "run")
-    cluster = LocalCluster(config, run_dir, supervisor, RunNetwork(), resume=False, task_argv=(), notify=print)
+    cluster = LocalCluster(config, run_dir, supervisor, RunNetwork(), resume=False, task_argv=task_argv, notify=print)
     cluster.start()
-    return {task: spec.env["CUDA_VISIBLE_DEVICES"] for task, spec in supervisor.specs.items()}
+    return supervisor.specs
+
+
+def visible_of_tasks(tmp_path, config):
+    """Return (type, index) → CUDA_VISIBLE_DEVICES of each task that a run would start."""
+    return {task: spec.env["CUDA_VISIBLE_DEVICES"] for task, spec in specs_of_tasks(tmp_path, config).items()}
 
 
 @pytest.mark.parametrize("mode", MODES.names)
@@ -52,17 +57,18 @@ def test_in_each_mode_those_who_compute_gradients_get_the_gpus_in_turn_and_no_ot
     assert set(visible.values()) - set(trains.values()) == {"-1"}, "the evaluator, and others if there are any"
 
 
-class ForksOnly:
-    def popen(self, argv, *, env, **how):
-        return "fork"
+def test_a_task_that_sees_a_gpu_is_not_a_fork_because_cuda_does_not_work_in_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", TWO["CUDA_VISIBLE_DEVICES"])
+    forked = {}
+    for gpus in ("auto", "none"):
+        specs = specs_of_tasks(tmp_path / gpus, config_of(gpus=gpus))
+        forked[gpus] = {kind for (kind, _), spec in specs.items() if spec.forks}
+    assert forked == {"auto": {"chief", "ps", "evaluator"}, "none": {"chief", "ps", "worker", "evaluator"}}
 
 
-def test_a_task_that_sees_a_gpu_is_not_a_fork_because_cuda_does_not_work_in_one():
-    start = starter_of_tasks(lambda argv, *, env, **how: "process of its own", ForksOnly())
-    task, script = [sys.executable, "-m", "a_task"], [sys.executable, "a_task.py"]
-    assert start(task, env={"CUDA_VISIBLE_DEVICES": "-1"}) == "fork"
-    assert start(task, env={"CUDA_VISIBLE_DEVICES": "1"}) == start(task, env={}) == "process of its own"
-    assert start(script, env={"CUDA_VISIBLE_DEVICES": "-1"}) == "process of its own"
+def test_a_task_whose_command_is_no_module_is_not_a_fork(tmp_path):
+    specs = specs_of_tasks(tmp_path, config_of(gpus="none"), (sys.executable, "a_task.py"))
+    assert not any(spec.forks for spec in specs.values())
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [("none", "2,5"), ("auto", "")])

@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,18 @@ def start(machine, spec, *tasks):
     for kind, index in tasks:
         supervisor.start(spec(kind, index))
     return supervisor
+
+
+def test_only_a_task_that_forks_is_started_by_the_function_for_forks(spec):
+    own, forked = [], []
+
+    def starter(started):
+        return lambda argv, **options: started.append(argv) or FakeMachine().popen(argv, **options)
+
+    supervisor = Supervisor(popen=starter(own), fork=starter(forked))
+    supervisor.start(spec("ps", argv=("with a GPU",)))
+    supervisor.start(replace(spec("worker", argv=("without",)), forks=True))
+    assert (own, forked) == ([["with a GPU"]], [["without"]])
 
 
 def write_error(spec, kind, time, message="ValueError: no", **more):
