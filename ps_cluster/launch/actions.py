@@ -67,7 +67,10 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Give up a task. A worker is not started again after this. A ps is left out at the next `RestartTraining`."""
+    """Give up a task. No rule starts a worker again that was given up; only the user can, by `ps-cluster scale`.
+
+    A ps that was given up is left out at the next `RestartTraining`.
+    """
 
     task: Task
 

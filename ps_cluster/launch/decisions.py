@@ -289,7 +289,9 @@ class Decisions:
         line = f"{cause}; training continues without {task}"
         if task.type == WORKER and gone and self._stage is not RunStage.STARTING:
             return GiveUp(task), Notice(line)
-        # The chief would wait for this worker: before training for its server, later for its answer. So all tasks restart.
+        # All training tasks restart. A ps holds a part of the state. A worker that died before training began is still
+        # awaited by the chief, and a worker that SIGKILL did not end keeps its connection, so the chief would wait for
+        # its answer.
         return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
 
     def _continue_without_evaluator(self, cause: str) -> Actions:

@@ -95,7 +95,7 @@ class LocalCluster:
         return self._start(tasks)
 
     def give_up(self, task: Task) -> None:
-        """Give up a task. A worker is not started again after this. A ps is left out at the next `restart_training`.
+        """Give up a task. A ps is left out at the next `restart_training`.
 
         If a worker is given up, the other workers keep their index, address, cores and logs. If a ps is given up,
         config.yaml gets one ps fewer, and the other ps get new indices, because each gets its shard from the snapshot.

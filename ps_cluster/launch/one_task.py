@@ -1,8 +1,8 @@
 """Run one task of a cluster on several machines: check the input, claim the run, and supervise the task's process.
 
 The process that runs TensorFlow is a child, because TensorFlow may block its whole process, even its signals, while it
-waits for another machine. The process of the command never waits for long, so it reacts to every signal, and enforces
-every limit. Its rules are in one_task_decisions.py.
+waits for another machine. The process of the command waits at most 3 s for each 64 tasks that it probes, and 3 s for the
+name service. So it soon reacts to every signal, and enforces every limit. Its rules are in one_task_decisions.py.
 """
 
 from __future__ import annotations
