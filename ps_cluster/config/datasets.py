@@ -36,7 +36,7 @@ from ps_cluster.files.values import Malformed, refuse_address
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
     from ps_cluster.data.batches import Batch
-    from ps_cluster.runs.rows import TableEncoding
+    from ps_cluster.runs.dataset_rows import TableEncoding
 
 PAGE = "docs/extending.md#your-own-data"
 

@@ -16,7 +16,7 @@ from ps_cluster.data.lazy_rows import ChangedRows, IndexableRows
 from ps_cluster.data.targets import Targets, targets_of
 from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces, width_of
 from ps_cluster.files.values import Malformed, one_line
-from ps_cluster.runs.rows import DType
+from ps_cluster.runs.dataset_rows import DType
 
 T = TypeVar("T")
 REQUIRED = ("x_train", "y_train")

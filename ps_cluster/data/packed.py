@@ -21,7 +21,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.runs.rows import DatasetPointer, Kind, Manifest, TableEncoding
+from ps_cluster.runs.dataset_rows import DatasetPointer, Kind, Manifest, TableEncoding
 
 MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2

@@ -26,7 +26,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.notices import Notify, ignore
-from ps_cluster.runs.rows import Kind, Manifest
+from ps_cluster.runs.dataset_rows import Kind, Manifest
 
 
 def write_packed(

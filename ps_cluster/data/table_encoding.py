@@ -13,7 +13,7 @@ from ps_cluster.data.moments import Moments
 from ps_cluster.data.table_files import PiecewiseTable
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs.rows import CategoryColumn, NumberColumn, TableEncoding
+from ps_cluster.runs.dataset_rows import CategoryColumn, NumberColumn, TableEncoding
 
 MOST_CATEGORIES = 100_000  # of one column
 

@@ -27,7 +27,8 @@ from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import STARTUP_LINES, without_lines
-from ps_cluster.runs.rows import CategoryColumn, Count, NumberColumn, Row
+from ps_cluster.runs.dataset_rows import CategoryColumn, NumberColumn
+from ps_cluster.runs.rows import Count, Row
 
 REPORT = "export.json"
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ps_cluster.config.lazy import keras
-from ps_cluster.runs.rows import TableEncoding
+from ps_cluster.runs.dataset_rows import TableEncoding
 
 Inputs = Mapping[str, np.ndarray]
 """Name of an input → raw examples [B, ...]."""

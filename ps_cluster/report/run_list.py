@@ -23,8 +23,8 @@ from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, ColumnOptions, facts_table, plain_table
+from ps_cluster.runs.dataset_rows import DatasetPointer
 from ps_cluster.runs.result_rows import EvaluationRow, MetricValues, ProgressRow, Summary, metric_text
-from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
 
 RUNNING, UNKNOWN = "running", "unknown"

@@ -17,6 +17,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.guess import guess_for
+from ps_cluster.runs.dataset_rows import DatasetPointer
 from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.proof import with_recomputed
@@ -39,7 +40,7 @@ from ps_cluster.runs.result_rows import (
     WorkerSummary,
     with_work,
 )
-from ps_cluster.runs.rows import ClusterFile, DatasetPointer, ScalingRow, TaskRow
+from ps_cluster.runs.rows import ClusterFile, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
 # In schema 1, train_seconds and examples_per_second were counted from 0 by each chief, and startup_seconds was that of

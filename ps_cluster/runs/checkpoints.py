@@ -34,9 +34,10 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.notices import Notify
 from ps_cluster.runs.changed_vector import ChangedVector
+from ps_cluster.runs.dataset_rows import Kind
 from ps_cluster.runs.journal import LeaderStretch
 from ps_cluster.runs.result_rows import TrainingOutcome
-from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
+from ps_cluster.runs.rows import Count, Histogram, Index, Number, Pid, Row, Text, Word
 from ps_cluster.runs.step_set import StepsState
 from ps_cluster.runs.times import TrainingTimes
 

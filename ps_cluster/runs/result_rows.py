@@ -13,15 +13,14 @@ from ps_cluster.config.datasets import MOST_CLASSES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import number_text
+from ps_cluster.runs.dataset_rows import Examples, Name
 from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, ProcessUsage
 from ps_cluster.runs.rows import (
     MOST,
     Count,
-    Examples,
     Histogram,
     Index,
     Loss,
-    Name,
     Number,
     Pid,
     Row,

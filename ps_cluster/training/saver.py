@@ -21,12 +21,12 @@ from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import COUNTERS, WEIGHTS, CheckpointMeta, FullState
+from ps_cluster.runs.dataset_rows import Kind
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_even, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
-from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.ledger_reader import LedgerReader

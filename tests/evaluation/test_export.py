@@ -20,7 +20,7 @@ from ps_cluster.evaluation import export as exporting
 from ps_cluster.evaluation.export_check import compare
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.evaluation.raw_rows import with_encoding
-from ps_cluster.runs.rows import TableEncoding
+from ps_cluster.runs.dataset_rows import TableEncoding
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
