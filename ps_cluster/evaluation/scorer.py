@@ -236,9 +236,10 @@ class Scorer:
         chosen = spaced(self._dataset.test_examples, count)
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
-        outputs = self._first(network_inputs({name: pictures}, spec))
+        output = self._first(network_inputs({name: pictures}, spec))
+        predictions = self._judge.of_prediction.prediction(_floats(output)).numpy()
         found = []
-        for index, picture, prediction in zip(chosen, pictures, self._judge.prediction(_floats(outputs)).numpy()):
+        for index, picture, prediction in zip(chosen, pictures, predictions):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
             predicted = named.named_prediction(prediction, spec)
             found.append(Answer(picture, truth, predicted, predicted == truth if named.has_accuracy else None))

@@ -123,10 +123,6 @@ class Judge(ABC):
     def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
         """Return the metric of each example, [B]. Outputs that are not finite count as wrong."""
 
-    @abstractmethod
-    def prediction(self, outputs: Outputs) -> tf.Tensor:
-        """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
-
     def further_metrics(self) -> dict[str, keras.Metric]:
         """Return new objects of Keras's metrics, by the names in `Objective.further_metrics`, which records use."""
         return {}
@@ -139,17 +135,13 @@ class Judge(ABC):
         """Return the arrays, [B, ...] by name, that `Objective.results` analyses. Return {} if it needs no arrays."""
         return {}
 
-    @abstractmethod
-    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs that lead to this prediction, so that a mean of several predictions can be judged."""
-
     def final(self, outputs: Outputs) -> Outputs:
         """Convert outputs of the network to the outputs that the saved model returns."""
         return outputs
 
+    @abstractmethod
     def as_probabilities(self, outputs: Outputs) -> Outputs:
         """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
-        return keras.tree.map_structure(self.prediction, outputs)
 
     @abstractmethod
     def finished(self, model: keras.Model) -> keras.Model:
@@ -195,8 +187,16 @@ class ObjectiveJudge(Judge):
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
         return targets
 
+    @abstractmethod
+    def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
+
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        """Return outputs that lead to this prediction, so that a mean of several predictions can be judged."""
         return self.scaled(prediction)
+
+    def as_probabilities(self, outputs: Outputs) -> Outputs:
+        return keras.tree.map_structure(self.prediction, outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
         if self.needs_mark:
@@ -519,9 +519,6 @@ class CompiledJudge(Judge):
     def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
         return self.of_prediction.metric(self._predicted_target(targets), self.predicting(outputs))
 
-    def prediction(self, outputs: Outputs) -> tf.Tensor:
-        return self.of_prediction.prediction(self.predicting(outputs))
-
     def further_metrics(self) -> dict[str, keras.Metric]:
         return self.of_prediction.further_metrics()
 
@@ -530,9 +527,6 @@ class CompiledJudge(Judge):
 
     def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
         return self.of_prediction.kept(self._predicted_target(targets), self.predicting(outputs))
-
-    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        return self.of_prediction.outputs_of(prediction)
 
     def final(self, outputs: Outputs) -> Outputs:
         return self.of_prediction.final(outputs)

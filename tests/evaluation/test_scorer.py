@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config, user_code
-from ps_cluster.config.datasets import Contents
+from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.networks import Network
+from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import FailedComputation
 from ps_cluster.evaluation import scorer as scoring
@@ -97,6 +98,40 @@ def test_a_sample_of_the_test_examples_is_spread_evenly_over_them(scorer_of):
     assert len(rows) == 7 == scorer.test_examples
     assert found.test.metric == pytest.approx(np.mean(predicted == np.arange(70)[::10] % 3))
     assert found.predictions is None, "a page of predictions would be of some examples only"
+
+
+AGE_AND_KIND = """
+import keras
+
+def build(examples):
+    given = keras.Input([8, 8, 1], name="image")
+    flat = keras.layers.Flatten()(given)
+    outputs = {"age": keras.layers.Dense(1)(flat), "kind": keras.layers.Dense(3, use_bias=False)(flat)}
+    model = keras.Model(given, outputs)
+    kind = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss={"age": "mse", "kind": kind})
+    return model
+"""
+
+
+def test_answers_about_images_with_several_targets_are_predictions_of_the_main_target(tmp_path):
+    (tmp_path / "mine.py").write_text(AGE_AND_KIND)
+    user_code.trust(tmp_path / "mine.py")
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), np.uint8)
+    targets = {"kind": np.arange(12) % 3, "age": np.arange(12.0)}  # the order of the outputs is age, kind
+    given = {"x_train": images, "y_train": targets, "x_test": images, "y_test": targets}
+    contents = as_contents(given, OwnDataSettings(dataset="packed_arrays"))
+    dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", contents)
+    chosen = {"model.name": f"{tmp_path}/mine.py:build", "data.dataset": "packed_arrays"}
+    chosen |= {"data.data_dir": str(tmp_path), "model.precision": "float32"}
+    scorer = Scorer(build_config(None, chosen), dataset)
+    kernel = np.tile(np.float32([0, 0, 1]), (64, 1))  # of all kinds, "2" always has the largest score
+    weights = [kernel.ravel() if size == kernel.size else np.zeros(size) for size in scorer.variables.values()]
+    flat = np.concatenate(weights).astype(np.float32)
+    scorer.score(Checkpoint(1, {"weights": flat, "statistics": np.zeros(0, np.float32)}))
+    answers = scorer.answers(6)
+    assert [answer.truth for answer in answers] == ["0", "2", "1", "0", "2", "1"]
+    assert all(answer.predicted == "2" and answer.right == (answer.truth == "2") for answer in answers)
 
 
 FAILING = """

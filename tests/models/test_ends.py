@@ -222,11 +222,12 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     assert judge.reading == f"distinguished by one {said}"
     assert judge.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
     both = np.concatenate([1 - shares, shares], 1)
-    assert judge.prediction(given).numpy() == pytest.approx(both, abs=1e-6)
+    of_two = judge.of_prediction
+    assert of_two.prediction(given).numpy() == pytest.approx(both, abs=1e-6)
     kept = judge.kept(targets, given)
     assert kept["predicted"].numpy().tolist() == (shares[:, 0] > 0.5).astype(int).tolist()
     assert kept["of_target"].numpy() == pytest.approx(both[range(8), TRUE], abs=1e-6)
-    again = judge.of_prediction.metric(targets, judge.outputs_of(judge.prediction(given)))  # of a mean over views
+    again = of_two.metric(targets, of_two.outputs_of(of_two.prediction(given)))  # of a mean over views
     assert again.numpy().tolist() == judge.metric(targets, given).numpy().tolist()
     assert judge.metric(targets, tf.fill([8, 1], np.nan)).numpy().tolist() == [0.0] * 8
 
@@ -238,7 +239,8 @@ def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_cla
     judge.finished(model).save("best.keras")
     saved = load_finished(Path("best.keras"))
     assert saved(rows).numpy() == pytest.approx(model(rows).numpy(), abs=1e-6)
-    assert predicting(saved, TWO)(rows).numpy() == pytest.approx(judge.prediction(model(rows)).numpy(), abs=1e-6)
+    expected = judge.of_prediction.prediction(model(rows)).numpy()
+    assert predicting(saved, TWO)(rows).numpy() == pytest.approx(expected, abs=1e-6)
 
 
 def test_weights_of_classes_and_smoothed_labels_are_those_of_two_outputs():
