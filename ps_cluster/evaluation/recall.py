@@ -31,14 +31,16 @@ def recall_at(
     Args:
       scores_of: pairs int64 [n, 2] of a user and an item → scores float [n]; NaN ranks an item last.
       items: int64 [I], the items that are ranked, ascending and distinct.
-      known: int64 [N, 2], the pairs that were trained on.
+      known: int64 [N, 2], the pairs that were trained on, in the order of `by_user`.
       held_out: int64 [M, 2], the pairs to be found. `items` contains all items of `known` and `held_out`.
     Returns:
       The mean, 0..1; None if there is no such user.
     """
+    if not len(held_out):
+        return None
     users = np.unique(held_out[:, 0])
     users = users[np.unique(np.linspace(0, len(users) - 1, min(len(users), MOST_PAIRS // len(items) or 1), dtype=int))]
-    known, held_out = (pairs[np.argsort(pairs[:, 0], kind="stable")] for pairs in (known, held_out))
+    held_out = by_user(held_out)
     at_once = _PAIRS_AT_ONCE // len(items) or 1
     shares = []
     for some in np.split(users, range(at_once, len(users), at_once)):
@@ -52,6 +54,11 @@ def recall_at(
         shares.append(found[total > 0] / total[total > 0])
     every = np.concatenate(shares)
     return float(every.mean()) if len(every) else None
+
+
+def by_user(pairs: np.ndarray) -> np.ndarray:
+    """Return pairs of a user and an item, [n, 2], sorted by user."""
+    return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
 
 def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -77,6 +84,7 @@ class Recall:
         self._dataset, self._outputs = dataset, outputs
         pairs = [self._pairs(split) for split in ("train", "validation", "test")]
         self._items = np.unique(np.concatenate([some[:, 1] for some in pairs]))
+        self._known = by_user(pairs[0])  # sorted once, because there may be millions of them
 
     def of(self, split: PackedSplit) -> float | None:
         """Return recall@k for a split: the test examples or the validation examples.
@@ -86,7 +94,7 @@ class Recall:
         """
         wanted = OBJECTIVES[self._dataset.spec.objective].pairs_to_find(self._dataset.target(split), self._dataset.spec)
         held_out = self._pairs(split)[wanted]
-        return recall_at(self.k, self._scores, self._items, self._pairs("train"), held_out)
+        return recall_at(self.k, self._scores, self._items, self._known, held_out)
 
     def _pairs(self, split: PackedSplit) -> np.ndarray:
         inputs, fields = self._dataset.inputs(split), self._dataset.spec.inputs

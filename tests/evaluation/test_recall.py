@@ -14,6 +14,7 @@ USERS, ITEMS = 40, 30
 TASTE = RNG.normal(size=(USERS, ITEMS))
 DRAWN = RNG.permutation(USERS * ITEMS)
 KNOWN, HELD_OUT = (np.stack(np.divmod(part, ITEMS), axis=1) for part in (DRAWN[:500], DRAWN[480:700]))  # 20 are in both
+BY_USER = recall.by_user(KNOWN)
 EVERY_ITEM = np.arange(ITEMS)
 
 
@@ -34,24 +35,25 @@ def plain_recall(k, held_out=HELD_OUT):
 @pytest.mark.parametrize("k", [1, 5, 10, ITEMS - 1, ITEMS, 100])
 def test_recall_is_the_mean_over_users_of_the_share_of_held_out_items_among_the_k_best_unknown_ones(k, monkeypatch):
     monkeypatch.setattr(recall, "_PAIRS_AT_ONCE", 7 * ITEMS)  # several batches, the last with fewer users
-    found = recall_at(k, by_taste, EVERY_ITEM, KNOWN, HELD_OUT)
+    found = recall_at(k, by_taste, EVERY_ITEM, BY_USER, HELD_OUT)
     assert found == pytest.approx(plain_recall(k))
     assert (found == 1) == (k >= ITEMS - 1)
 
 
 @pytest.mark.parametrize("score", [0.0, np.nan])
 def test_items_of_one_score_are_not_found_in_the_order_of_their_numbers(score):
-    assert recall_at(3, lambda pairs: np.full(len(pairs), score), EVERY_ITEM, KNOWN, HELD_OUT) == 0
+    assert recall_at(3, lambda pairs: np.full(len(pairs), score), EVERY_ITEM, BY_USER, HELD_OUT) == 0
 
 
-def test_without_an_unknown_held_out_item_there_is_no_recall():
-    assert recall_at(10, by_taste, EVERY_ITEM, KNOWN, KNOWN[:50]) is None
+@pytest.mark.parametrize("held_out", [KNOWN[:50], KNOWN[:0]])
+def test_without_an_unknown_held_out_item_there_is_no_recall(held_out):
+    assert recall_at(10, by_taste, EVERY_ITEM, BY_USER, held_out) is None
 
 
 def test_of_too_many_users_some_are_taken_all_over(monkeypatch):
     monkeypatch.setattr(recall, "MOST_PAIRS", 3 * ITEMS)
     asked = []
-    recall_at(5, lambda pairs: asked.append(pairs) or by_taste(pairs), EVERY_ITEM, KNOWN, HELD_OUT)
+    recall_at(5, lambda pairs: asked.append(pairs) or by_taste(pairs), EVERY_ITEM, BY_USER, HELD_OUT)
     users = np.unique(HELD_OUT[:, 0])
     assert np.unique(np.concatenate(asked)[:, 0]).tolist() == [users[0], users[(len(users) - 1) // 2], users[-1]]
 
