@@ -16,6 +16,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.runs.dataset_rows import CategoryColumn, NumberColumn, TableEncoding
 
 MOST_CATEGORIES = 100_000  # of one column
+_CHARACTERS_AT_ONCE = 2**22  # of texts that are padded to one length together; each takes 4 bytes
 
 
 class Roles(NamedTuple):
@@ -45,13 +46,16 @@ class Encoding:
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
         """Return inputs for N rows: numbers float32 [N, k], categories int32 [N, m], texts as code points [N, t, c]."""
 
-        def streamed(
-            columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray], *more: int
-        ) -> StreamedRows:
-            return StreamedRows(dtype, (rows, len(columns), *more), lambda: map(encode, table.batches(columns)))
+        def streamed(columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray]) -> StreamedRows:
+            return StreamedRows(dtype, (rows, len(columns)), lambda: map(encode, table.batches(columns)))
 
-        def codes(batch: RecordBatch) -> np.ndarray:
-            return codes_of(self._as_texts(batch), width.characters).astype(width.code)
+        def codes() -> Iterator[np.ndarray]:
+            # Each text takes as much room as the longest one, so a batch of the table may be too much at once.
+            at_once = max(1, _CHARACTERS_AT_ONCE // (len(self.texts) * width.characters))
+            for batch in table.batches(self.texts):
+                for start in range(0, batch.num_rows, at_once):
+                    texts = self._as_texts(batch.slice(start, at_once))
+                    yield codes_of(texts, width.characters).astype(width.code)
 
         found = {}
         if self.numbers:
@@ -59,7 +63,7 @@ class Encoding:
         if self.categories:
             found["categories"] = streamed(self.categories, "int32", self._as_codes)
         if self.texts:
-            found["texts"] = streamed(self.texts, width.code, codes, width.characters)
+            found["texts"] = StreamedRows(width.code, (rows, len(self.texts), width.characters), codes)
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:

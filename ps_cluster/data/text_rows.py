@@ -54,33 +54,39 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
     no text, or a text is too long.
     """
     longest, highest, first = 1, 0, 0
-    for texts in pieces:
-        _check_texts(name, first, texts)
-        codes = codes_of(texts)
-        codes = codes.reshape(len(codes), -1, codes.shape[-1])
-        codes = codes[..., : np.flatnonzero(codes.any((0, 1)))[-1] + 1] if codes.any() else codes[..., :1]
-        if codes.shape[-1] > MOST_CHARACTERS:
-            at = first + int(np.argmax(codes[..., MOST_CHARACTERS:].any((1, 2))))
+    for piece in pieces:
+        _check_texts(name, first, piece)
+        texts = _as_strings(piece).ravel().tolist()
+        lengths = list(map(len, texts))
+        most = max(lengths, default=0)
+        if most > MOST_CHARACTERS:
+            at = first + lengths.index(most) * len(piece) // len(texts)
             raise Malformed(
-                f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, more than "
+                f"{name} has a text of {most:,} characters in example {at:,}, more than "
                 f"{MOST_CHARACTERS:,}: cut it, or make several examples of it"
             )
-        longest, highest = max(longest, codes.shape[-1]), max(highest, int(codes.max(initial=0)))
-        first += len(texts)
+        # Python knows which texts are ASCII, so that most texts are not searched for their highest character.
+        highest = max((highest, *(ord(max(text)) for text in texts if not text.isascii())))
+        longest = max(longest, most)
+        first += len(piece)
     code = "uint8" if highest < 2**8 else "uint16" if highest < 2**16 else "int32"
     return Width(longest, code)
 
 
-def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters], by default with room for the longest text."""
+def codes_of(texts: np.ndarray, characters: int) -> np.ndarray:
+    """Return the code points of texts [...], uint32 [..., characters], padded with 0."""
+    whole = np.ascontiguousarray(_as_strings(texts), f"U{characters}")
+    return whole.view(np.uint32).reshape(*whole.shape, characters)
+
+
+def _as_strings(texts: np.ndarray) -> np.ndarray:
+    """Return texts as strings. Bytes are decoded as UTF-8."""
     if texts.dtype.kind == "S":
-        texts = np.char.decode(texts, "utf-8", "replace")
-    elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
+        return np.char.decode(texts, "utf-8", "replace")
+    if texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
         decoded = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts.flat]
-        texts = np.array(decoded).reshape(texts.shape)
-    whole = np.ascontiguousarray(texts, f"U{characters}" if characters else str)
-    width = max(1, whole.itemsize // 4)
-    return whole.astype(f"U{width}").view(np.uint32).reshape(*whole.shape, width)
+        return np.array(decoded, object).reshape(texts.shape)
+    return texts
 
 
 def texts_of(codes: np.ndarray) -> np.ndarray:

@@ -1,7 +1,10 @@
 """Texts as inputs: packed as code points, and strings again before the network."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
@@ -11,9 +14,12 @@ from ps_cluster.config.networks import check_examples
 from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
-from ps_cluster.data.text_rows import MOST_CHARACTERS, network_input
+from ps_cluster.data.table_encoding import Encoding
+from ps_cluster.data.table_files import ArrowTable
+from ps_cluster.data.text_rows import MOST_CHARACTERS, Width, network_input, texts_of, width_of
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
+from ps_cluster.runs.rows import TableEncoding
 from tests.helpers.own_data import packed, refused
 
 PLAIN = ["a film", "", "the plot", "bad"]
@@ -79,6 +85,24 @@ def test_a_column_of_free_text_of_a_table_is_an_input_beside_the_others(tmp_path
     for split in ("train", "test"):
         found += [text.decode() for text in network_input(data.inputs(split)["texts"], field).numpy()[:, 0]]
     assert sorted(found) == sorted(["", *(f"{text}, \u00fcber {place}" for place, text in enumerate(PLAIN * 10))])
+
+
+def test_one_long_text_of_a_table_does_not_make_all_its_texts_take_as_much_memory_at_once():
+    rows, longest = 5_000, 20_000
+    texts = [*("a short text" for _ in range(rows - 1)), "\u00fc" * longest]
+    encoding = Encoding(TableEncoding(target="label", numbers=[], categories=[], texts=["review"]))
+    batch = pa.record_batch({"review": texts})
+    table = ArrowTable({"review": pa.string()}, {}, "'reviews'", lambda columns: iter([batch]))
+    tracemalloc.start()
+    try:
+        width = width_of("a column", encoding.text_pieces(table))
+        found = encoding.arrays(table, rows, width)["texts"]
+        ends = [found[place : place + 1] for place in (0, rows - 1)]
+        assert tracemalloc.get_traced_memory()[1] < 4 * rows * longest / 4, "a quarter of all texts as 32-bit codes"
+    finally:
+        tracemalloc.stop()
+    assert width == Width(longest, "uint8")
+    assert [texts_of(end).tolist() for end in ends] == [[[texts[0]]], [[texts[-1]]]]
 
 
 def test_a_column_of_free_text_that_nobody_named_is_told_what_to_set(tmp_path):
