@@ -187,6 +187,10 @@ class ObjectiveJudge(Judge):
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
         return targets
 
+    def in_units_of_loss(self, values: tf.Tensor) -> tf.Tensor:
+        """Convert scaled targets, or outputs, to the units in which a loss of compile() compares them."""
+        return values
+
     @abstractmethod
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
@@ -397,6 +401,9 @@ class RegressionJudge(ObjectiveJudge):
     The network's outputs are standardised: 0 is the training examples' mean, and 1 is one standard deviation above it.
     So one learning rate suits all units. If standardising would change what is learned (`NetworkEnd.why_own_units`),
     targets and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
+
+    Each number of a row has a standard deviation of its own. A loss of compile() gets all numbers in one common unit,
+    because otherwise it would weigh their errors differently than in the target's units.
     """
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
@@ -424,6 +431,15 @@ class RegressionJudge(ObjectiveJudge):
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
         """Return the targets minus their mean, in standard deviations, float32."""
         return tf.cast((tf.cast(targets, tf.float64) - self._mean) / self._std, tf.float32)
+
+    def in_units_of_loss(self, values: tf.Tensor) -> tf.Tensor:
+        """Convert values from the standard deviation of each column to the root mean square of all deviations.
+
+        Values in the target's own units stay the same tensor, because losses of Keras look up what has computed it.
+        """
+        if self._why_own_units:
+            return values
+        return values * (self._std / np.sqrt(np.mean(self._std**2))).astype(np.float32)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         errors = tf.abs(tf.cast(self.prediction(outputs), tf.float64) - targets)
@@ -509,12 +525,12 @@ class CompiledJudge(Judge):
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
-        return self._loss(self.scaled(targets), outputs, weights, part)
+        return self._loss(*self._as_loss_takes(targets, outputs), weights, part)
 
     def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
         """Return the batch's mean loss for every example, [B], because a loss may be defined only for whole batches."""
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
-        return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
+        return tf.fill(examples, self._loss.mean(*self._as_loss_takes(targets, outputs)))
 
     def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
         return self.of_prediction.metric(self._predicted_target(targets), self.predicting(outputs))
@@ -536,6 +552,10 @@ class CompiledJudge(Judge):
 
     def finished(self, model: keras.Model) -> keras.Model:
         return self.of_prediction.finished(model)
+
+    def _as_loss_takes(self, targets: Targets, outputs: Outputs) -> tuple[Targets, Outputs]:
+        convert = self.of_prediction.in_units_of_loss
+        return convert(self.scaled(targets)), keras.tree.map_structure(convert, outputs)
 
     def _predicted_target(self, targets: Targets) -> tf.Tensor:
         return targets
@@ -572,6 +592,9 @@ class JudgeOfSeveralTargets(CompiledJudge):
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. A mark is added only if it is needed, because it changes the names of outputs."""
         return super().finished(model) if self.of_prediction.needs_mark else model
+
+    def _as_loss_takes(self, targets: tuple[tf.Tensor, ...], outputs: Outputs) -> tuple[Targets, Outputs]:
+        return self.scaled(targets), outputs
 
     def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:
         return targets[self._place]

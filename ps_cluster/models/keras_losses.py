@@ -25,9 +25,10 @@ _OF_SCORES = (
     keras.losses.hinge, keras.losses.squared_hinge, keras.losses.categorical_hinge, keras.losses.circle, keras.losses.ctc,
 )  # fmt: skip
 # Losses that allow other units: d(a y + b, a o + b) = c d(y, o). A network trained on standardised targets therefore
-# returns the same once its outputs are converted back. Other losses don't allow them: Huber and log-cosh have a width
-# in the target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler depend on where zero
-# is; and all other losses take labels.
+# returns the same once its outputs are converted back. a has to be the same for all numbers of a row
+# (`RegressionJudge.in_units_of_loss`). Other losses don't allow other units: Huber and log-cosh have a width in the
+# target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler depend on where zero is; and all
+# other losses take labels.
 _IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_error)
 # Losses that compare numbers. All other losses of Keras compare classes, or probabilities of classes.
 _OF_NUMBERS = (

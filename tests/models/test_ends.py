@@ -151,6 +151,21 @@ def test_losses_that_are_weighed_against_each_other_keep_their_units():
     assert reading(model) == IN_DEVIATIONS
 
 
+@pytest.mark.parametrize("loss", ["mse", "mae"])
+def test_a_loss_weighs_the_numbers_of_a_row_against_each_other_as_in_the_targets_units(loss):
+    means, deviations = np.array([300.0, 1.0, 5.0]), np.array([20.0, 0.5, 0.0])  # the last number never changes
+    rows = ExampleSpec(ROW, ArrayField("float64", (3,), tuple(means), tuple(deviations)), "regression")
+    judge = judge_of(rows, model=ending(LAYERS.Dense(3), loss=loss))
+    assert judge.reading == IN_DEVIATIONS
+    real, outputs = RNG.normal(means, deviations, (8, 3)), tf.constant(RNG.normal(size=(8, 3)), tf.float32)
+    targets, half = judge.targets(tf.constant(real)), outputs / 2
+    errors = [np.abs(judge.of_prediction.prediction(one).numpy() - real) for one in (outputs, half)]
+    first, second = (float(judge.loss(targets, one)) for one in (outputs, half))
+    expected = [np.mean(one**2 if loss == "mse" else one) for one in errors]
+    assert first / second == pytest.approx(expected[0] / expected[1], rel=1e-4)
+    assert judge.losses(targets, outputs).numpy() == pytest.approx([first] * 8)
+
+
 IMAGES = ExampleSpec({"image": ArrayField("uint8", (32, 32, 3))}, REGRESSION.target, "regression")
 
 
