@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,12 +45,26 @@ def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
             f"the targets have {len(names):,} different values, more than {MOST_CLASSES:,} classes: set "
             "data.objective=regression if they are numbers to predict"
         )
-    if test is not None and len(strange := np.setdiff1d(test, names)):
+    strange = np.setdiff1d(test, names) if test is not None else names[:0]
+    _check_shown_apart([*names, *strange])
+    if len(strange):
         raise Malformed(f"the test targets have the class '{_shown(strange[0])}', which no training example has")
     dtype = label_dtype(len(names))
     labels = np.searchsorted(names, train).astype(dtype)
     test_labels = None if test is None else np.searchsorted(names, test).astype(dtype)
     return Targets(labels, test_labels, "classification", tuple(_shown(name) for name in names))
+
+
+def _check_shown_apart(names: Sequence[str]) -> None:
+    """Raise Malformed if two different classes would have the same name, e.g. because they differ only in spaces."""
+    by_shown: dict[str, str] = {}
+    for name in map(str, names):
+        first = by_shown.setdefault(_shown(name), name)
+        if first != name:
+            raise Malformed(
+                f"the classes {first!r:.100} and {name!r:.100} are both shown as '{one_line(name, 100)}': write them the "
+                "same way if they are one class, and rename one of them if they are two"
+            )
 
 
 def _without_unit_axis(targets: np.ndarray) -> np.ndarray:

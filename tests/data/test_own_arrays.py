@@ -160,6 +160,8 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         (arrays(x=np.zeros((20, 2), np.complex64)), "x_train is complex64: give one of bool, uint8"),
         ({"x_train": np.zeros((400, 3)), "y_train": np.arange(400) % 150 * 2}, "150 different whole numbers from 0 to 298"),
         (arrays(y=LABELS * 0), "all training examples are of one class, '0': there is nothing to tell apart"),
+        (arrays(y=np.array(["No", "Yes", "Yes "] * 6 + ["No"] * 2)), "'Yes' and 'Yes ' are both shown as 'Yes': write them"),
+        (with_test(y=np.array(list("abcd") * 5), y_test=np.array(["a\t"] * 5)), "'a' and 'a\\t' are both shown as 'a': write"),
         (arrays(y=np.ones(20)), "all training targets are 1.0: there is nothing to learn"),
         (arrays(y=np.where(LABELS == 3, np.nan, 1.0)), "a training target is nan, which is not a finite number"),
         (with_test(y_test=np.array([0, 1, 2, 3, 9])), "the test targets have the class '9', which no training example has"),
