@@ -61,7 +61,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     Raises Malformed if a column is missing, of a wrong type, or can't be encoded.
     """
     roles = _choose_roles(tables["train"].columns, settings)
-    _check_same_columns(tables, roles)
+    tables, unlabelled = _tables_with_target(tables, roles)
     targets, rows_of_parts = _target_columns(tables, roles.target, settings)
     held_out, examples = hold_out(targets, settings.held_out), len(targets.train)
     kept = None if held_out is None else np.isin(np.arange(examples), held_out.train)
@@ -84,7 +84,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
         )
     if "texts" in inputs:
         inputs["texts"] = text_field(inputs["texts"])
-    notes = (*contents.notes, *_identifier_notes(tables["train"], roles, settings))
+    notes = (*unlabelled, *contents.notes, *_identifier_notes(tables["train"], roles, settings))
     spec, file_rows = replace(contents.spec, inputs=inputs), _kept_rows(rows_of_parts, kept)
     return replace(contents, spec=spec, encoding=encoding.content, notes=notes, file_rows=file_rows)
 
@@ -211,11 +211,23 @@ def _is_category(name: str, kind: DataType) -> bool:
     return False
 
 
-def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> None:
-    used = [roles.target, *roles.numbers, *roles.categories, *roles.texts, *([roles.weight] if roles.weight else [])]
+def _tables_with_target(
+    tables: Mapping[str, PiecewiseTable], roles: Roles
+) -> tuple[Mapping[str, PiecewiseTable], tuple[str, ...]]:
+    """Return the tables without a test table that lacks only the target, and a line about that table.
+
+    Competitions give out such test tables. Raises Malformed if a column of inputs is missing.
+    """
+    inputs = [*roles.numbers, *roles.categories, *roles.texts]
+    used = [roles.target, *inputs, *([roles.weight] if roles.weight else [])]
     for split, table in tables.items():
-        if missing := [name for name in used if name not in table.columns]:
+        missing = [name for name in used if name not in table.columns]
+        if roles.target in missing and not set(inputs) & set(missing):
+            note = f"{table.what} is not used: it has no column '{one_line(roles.target, 100)}' to predict"
+            return {"train": tables["train"]}, (note,)
+        if missing:
             raise Malformed(f"the {split} table has no column '{missing[0]}', which the training table has")
+    return tables, ()
 
 
 def _whole_column(table: PiecewiseTable, name: str, *, is_text: bool) -> np.ndarray:

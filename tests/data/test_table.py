@@ -173,6 +173,15 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
     assert classes == (str(2**53), str(2**53 + 1))
 
 
+@pytest.mark.parametrize("weight", [None, "rooms"])
+def test_rows_are_held_out_if_the_test_table_lacks_the_column_to_predict(table, weight):
+    test = "size,city\n1,Rome\n" if weight else "size,city,rooms\n1,Rome,2\n"
+    dataset, told = packed(table(TRAIN, test), target="price", weight=weight)
+    assert (dataset.train_examples, dataset.test_examples) == (7, 1)
+    assert "'test.csv' is not used: it has no column 'price' to predict" in told
+    assert any(line.startswith("held out 1 of 8 examples for testing") for line in told)
+
+
 @pytest.mark.parametrize(
     ("train", "test", "settings", "told"),
     [
@@ -182,6 +191,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
         (TRAIN, TEST, {"target": "price", "leave_out": ["id"]}, "data.leave_out: there is no column 'id'"),
         (TRAIN, TEST, {"target": "price", "leave_out": ["size", "city", "rooms"]}, "no column but 'price'"),
         (TRAIN, "size,city,price\n1,Rome,3\n", {"target": "price"}, "the test table has no column 'rooms'"),
+        (TRAIN, "size,city\n1,Rome\n", {"target": "price"}, "the test table has no column 'price'"),
         (TRAIN, TEST, {"target": "size"}, "the column 'size' has no value in 2 of 8 rows: fill or remove them"),
         (TRAIN, TEST, {"target": "price", "objective": "multi-label"}, "a table has one"),
         ("a,b\n1,x\n2,y\n", None, {"target": "b", "objective": "regression"}, "a regression takes numbers"),
