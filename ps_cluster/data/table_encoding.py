@@ -122,7 +122,8 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
     seen: list[set[str]] = [set() for _ in categories]
     missing = dict.fromkeys([*numbers, *categories], 0)
     moments, at = Moments(), 0
-    for batch in table.batches([*numbers, *categories]):
+    columns = [*numbers, *categories]
+    for batch in table.batches(columns) if columns else ():  # without names, Arrow would read every column
         end = at + batch.num_rows
         mine = batch if kept is None else batch.filter(pyarrow.array(kept[at:end]))
         at = end
@@ -140,13 +141,13 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
     mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
     _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
     times = [kinds.is_temporal(table.columns[name]) for name in numbers]
-    columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
+    of_numbers = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
     return Encoding(
         TableEncoding(
             target=roles.target,
             numbers=[
                 NumberColumn(name=name, mean=middle, std=width, is_time=is_time, missing=missing[name])
-                for name, middle, width, is_time in columns
+                for name, middle, width, is_time in of_numbers
             ],
             categories=[
                 CategoryColumn(name=name, values=sorted(values), missing=missing[name])

@@ -12,6 +12,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.datasets import OwnDataSettings
 from ps_cluster.config.networks import check_examples
 from ps_cluster.config.objectives import ArrayField
+from ps_cluster.data import table_files
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.table_encoding import Encoding
@@ -85,6 +86,14 @@ def test_a_column_of_free_text_of_a_table_is_an_input_beside_the_others(tmp_path
     for split in ("train", "test"):
         found += [text.decode() for text in network_input(data.inputs(split)["texts"], field).numpy()[:, 0]]
     assert sorted(found) == sorted(["", *(f"{text}, \u00fcber {place}" for place, text in enumerate(PLAIN * 10))])
+
+
+def test_of_a_table_of_texts_alone_the_columns_that_are_left_out_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 2**12)
+    rows = "".join(f"text {place},{place % 2},{place}\n" for place in range(1_000))
+    (tmp_path / "reviews.csv").write_text(f"review,label,id\n{rows}the last text,1,an id that is no number\n")
+    data, _ = packed(tmp_path / "reviews.csv", target="label", text=("review",), leave_out=("id",))
+    assert [*data.spec.inputs] == ["texts"] and data.train_examples + data.test_examples == 1_001
 
 
 def test_one_long_text_of_a_table_does_not_make_all_its_texts_take_as_much_memory_at_once():
