@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from ps_cluster.data.targets import Targets, label_dtype
 from ps_cluster.files.values import Malformed
 
 _LONGEST_SIDE = 10_000  # pixels
+_LARGEST = 2**16 - 1  # of 16 bits
 _MOST_NAMED = 5  # a note names at most this many skipped pictures
 
 
@@ -79,7 +80,17 @@ def contents_of_pictures(
     images = {split: {"image": Images(pictures, size)} for split, pictures in sound.items()}
     targets = Targets(labels["train"], labels.get("test"), "classification", tuple(classes))
     contents = contents_of(targets, hold_out(targets, settings.held_out), images["train"], images.get("test"))
-    return replace(contents, notes=(*notes, *contents.notes))
+    return replace(contents, notes=(*notes, *_notes_on_16_bits(found), *contents.notes))
+
+
+def _notes_on_16_bits(found: Sequence[PictureInfo]) -> Iterator[str]:
+    """Yield a line about pictures of 16 bits whose values use only a part of the range, as those of 12 bits do."""
+    largest = max((one.largest for one in found if one.largest is not None), default=_LARGEST)
+    if 0 < largest < _LARGEST // 2:
+        yield (
+            f"the largest value in the pictures of 16 bits is {largest:,}, not {_LARGEST:,}, so they get only "
+            f"{largest // 256 + 1:,} of 256 levels of grey: multiply their values by {_LARGEST // largest:,}"
+        )
 
 
 def _split_readable(

@@ -46,6 +46,7 @@ class PictureInfo(NamedTuple):
 
     size: tuple[int, int] = (0, 0)  # height and width as shown
     grey: bool = False
+    largest: int | None = None  # the largest value in a picture of 16 bits; None for other pictures
     wrong: str = ""  # why it can't be read
 
 
@@ -87,7 +88,8 @@ def inspect_pictures(pictures: Sequence[Picture], *, wholly: bool) -> list[Pictu
                 turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
                 if wholly:
                     image.load()
-                return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
+                largest = int(np.asarray(image).max()) if _has_16_bits(image) else None
+                return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES, largest)
         except Exception as error:  # a damaged picture can raise almost any exception
             return PictureInfo(wrong=_why_unreadable(error))
 
@@ -123,7 +125,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
     with picture.open() as file, _open_image(file) as image:
         image.draft(mode, (2 * max(size[:2]),) * 2)  # lets a JPEG be decoded at a smaller scale
         shown: Image.Image = ImageOps.exif_transpose(image)
-        if shown.mode.startswith("I"):  # 16 bits: `convert` would clip values at 255
+        if _has_16_bits(shown):  # `convert` would clip values at 255
             shown = Image.fromarray((np.asarray(shown) >> 8).clip(0, 255).astype(np.uint8))
         plain = shown.convert(mode)
         wanted = (size.width, size.height)
@@ -131,8 +133,15 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
         return np.asarray(fitting).reshape(size)
 
 
+def _has_16_bits(image: Image) -> bool:
+    return image.mode.startswith("I")
+
+
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format, undecoded. Raises Malformed if it has too many pixels or fractional pixels."""
+    """Open a picture of a known format, undecoded.
+
+    Raises Malformed if it has too many pixels, or if the range of its pixels is not known.
+    """
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below
@@ -142,6 +151,8 @@ def _open_image(file: BinaryIO) -> Image:
         raise Malformed(f"it has {image.width * image.height:,} pixels, more than {most:,}")
     if image.mode == "F":  # the range is not known: it may be 0 to 1, 0 to 255, or anything else
         raise Malformed("its pixels are fractions: save it with pixels from 0 to 255")
+    if image.mode == "I" and image.format != "PNG":  # older versions of Pillow open a PNG of 16 bits in this mode
+        raise Malformed("its pixels are numbers of 32 bits: save it with pixels from 0 to 255")
     return image
 
 

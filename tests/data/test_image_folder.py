@@ -72,12 +72,26 @@ def test_pictures_are_grey_only_if_all_are(tmp_path):
     assert packed(tmp_path / "grey")[0].spec.image("x").shape == (8, 6, 3)
 
 
-def test_sixteen_bits_of_grey_are_scaled_not_cut_off(tmp_path):
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (128 * 256, None),
+        (
+            4095,
+            "the largest value in the pictures of 16 bits is 4,095, not 65,535, so they get only 16 of 256 levels of "
+            "grey: multiply their values by 16",
+        ),
+    ],
+)
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_sixteen_bits_of_grey_are_scaled_not_cut_off(tmp_path, value, note, ending):
     for name in "ab":
         for number in (1, 2):
             (tmp_path / "deep" / name).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.full((4, 4), 128 * 256, np.uint16)).save(tmp_path / "deep" / name / f"{number}.png")
-    assert (packed(tmp_path / "deep")[0].inputs("train")["image"] == 128).all()
+            Image.fromarray(np.full((4, 4), value, np.uint16)).save(tmp_path / "deep" / name / f"{number}.{ending}")
+    dataset, told = packed(tmp_path / "deep")
+    assert (dataset.inputs("train")["image"] == value // 256).all()
+    assert [line for line in told if "16 bits" in line] == ([note] if note else [])
 
 
 def test_the_shorter_side_is_resized_and_the_middle_cut_out(pets):
@@ -253,3 +267,8 @@ def test_folders_that_only_need_one_change_are_told_which(pets, change, told):
 def test_a_picture_of_fractions_is_refused_not_painted_black(pets):
     Image.fromarray(np.full((8, 6), 0.5, np.float32)).save(pets / "train" / "cat" / "9.tif")
     assert "'train/cat/9.tif' can't be read (its pixels are fractions: " in refused(pets)
+
+
+def test_a_picture_of_32_bits_is_refused_not_painted_black(pets):
+    Image.fromarray(np.full((8, 6), 200, np.int32)).save(pets / "train" / "cat" / "9.tif")
+    assert "'train/cat/9.tif' can't be read (its pixels are numbers of 32 bits: save it with" in refused(pets)
