@@ -49,7 +49,7 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
             f"{missing[0]} is missing, got {there}: give x_train, y_train, and x_test, y_test if you have them"
         )
     outputs, weights = _by_split(given, "y", _by_output), _by_split(given, "weight", checked_rows)
-    _check_same("y", "outputs", outputs)
+    _check_same("y", "outputs", outputs, [split for split, rows in outputs.items() if "" in rows])
     inputs = _by_split(given, "x", _inputs)
     first, *further = outputs["train"]
     _check_lengths(inputs, "y", {split: rows[first] for split, rows in outputs.items()})
@@ -58,7 +58,7 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
         raise Malformed("there is x_test, but y_test is missing")
     targets = _targets(outputs, first, own.objective)
     others = {name: _targets(outputs, name, "auto") for name in further}
-    _check_same("x", "inputs", inputs)
+    _check_same("x", "inputs", inputs, [split for split in inputs if not isinstance(given[f"x_{split}"], Mapping)])
     inputs = _with_texts(inputs)
     rows = [inputs[split] | _weights(weights, split, len(outputs[split][first])) for split in outputs]
     held_out = hold_out(targets, own.held_out)
@@ -222,12 +222,35 @@ def _packable(name: str, rows: IndexableRows) -> IndexableRows:
     return rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))
 
 
-def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, object]]) -> None:
-    """Raise Malformed if the test examples have other inputs or outputs than the training examples."""
-    for split, fields in found.items():
-        if different := sorted(set(fields) ^ set(found["train"])):
-            named = ", ".join(found["train"]) or "none by name"
-            raise Malformed(f"{axis}_train has the {what} {named}, but {axis}_{split} differs in '{different[0]}'")
+def _check_same(
+    axis: str, what: str, found: Mapping[str, Mapping[str, IndexableRows]], without_names: Sequence[str]
+) -> None:
+    """Raise Malformed if the test examples have other inputs or outputs than the training examples.
+
+    `without_names`: the splits in which the user has given one array instead of a mapping.
+    """
+    train, test = found["train"], found.get("test", found["train"])
+    if set(train) == set(test):
+        return
+    if len(without_names) == 2:  # inputs, one of which is read as images
+        image, other = ("train", "test") if "image" in train else ("test", "train")
+        rows, name = found[other]["x"], f"{axis}_{other}"
+        if rows.dtype == np.uint8:
+            why, advice = f"has rows of shape {list(rows.shape[1:])}", "give both in the same shape"
+        else:
+            why, advice = f"is {rows.dtype}", f"give both with the same dtype, e.g. {name}.astype('uint8')"
+        raise Malformed(f"{axis}_{image} is read as images because it is uint8, and {name} {why}: {advice}")
+    if without_names:
+        (plain,) = without_names
+        named = "test" if plain == "train" else "train"
+        names = one_line(", ".join(found[named]), 300)
+        raise Malformed(
+            f"{axis}_{named} has the {what} {names}, and {axis}_{plain} is one array without names: give both as dictionaries "
+            "with the same names"
+        )
+    missing, more = ([name for name in one if name not in other] for one, other in ((train, test), (test, train)))
+    differs = f"has no '{missing[0]}'" if missing else f"also has '{more[0]}'"
+    raise Malformed(f"{axis}_train has the {what} {one_line(', '.join(train), 300)}, and {axis}_test {differs}")
 
 
 def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:

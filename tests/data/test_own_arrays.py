@@ -15,6 +15,7 @@ from tests.helpers.own_data import packed, refused
 
 DRAW = np.random.default_rng(0)
 LABELS = np.arange(20) % 4
+PIXELS = np.zeros((20, 8, 8), np.uint8)
 WITH_FIRST = np.maximum(np.eye(4, dtype=int)[LABELS], [1, 0, 0, 0])
 
 
@@ -282,7 +283,14 @@ def test_inputs_of_a_network_with_several_are_a_mapping():
         ({"a b": LABELS}, None, "x_train has an input called 'a b'"),
         ({"a": LABELS, "b": LABELS[:3]}, None,
          "the inputs of x_train have different numbers of rows: 'a' has 20, 'b' has 3"),
-        ({"a": LABELS}, {"b": LABELS[:5]}, "x_train has the inputs a, but x_test differs in 'a'"),
+        ({"a": LABELS, "c": LABELS}, {"b": LABELS[:5], "c": LABELS[:5]},
+         "x_train has the inputs a, c, and x_test has no 'a'"),
+        ({"a": LABELS}, {"a": LABELS[:5], "b": LABELS[:5]}, "x_train has the inputs a, and x_test also has 'b'"),
+        ({"a": LABELS}, LABELS[:5], "x_train has the inputs a, and x_test is one array without names: give both as"),
+        (PIXELS, PIXELS[:5] / 255, "x_train is read as images because it is uint8, and x_test is float64: give both with "
+         "the same dtype, e.g. x_test.astype('uint8')"),
+        (PIXELS / 255, PIXELS[:5], "x_test is read as images because it is uint8, and x_train is float64: give both with"),
+        (PIXELS, PIXELS[:5, :, 0], "x_train is read as images because it is uint8, and x_test has rows of shape [8]: give"),
         ({"a": np.array(["x"] * 20)}, {"a": LABELS[:5]}, "the input 'a' is text in one of x_train and x_test, and not in the"),
     ],
 )  # fmt: skip
