@@ -14,6 +14,8 @@ from typing import BinaryIO
 import numpy as np
 
 from ps_cluster.config.objectives import ArrayField
+from ps_cluster.data.cache import default_cache_dir
+from ps_cluster.data.packing import cannot_write
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
@@ -48,21 +50,39 @@ def arrays_of_lines(
 ) -> dict[str, np.ndarray]:
     """Return the rows of each field, [lines, ...], mapped from temporary files that vanish when no array uses them.
 
+    The temporary files are in the cache, because logs of clicks take gigabytes, and /tmp may be in memory.
+
     `parse` returns a value for each field from a line, and raises ValueError, with a short reason, for a bad line.
     `heading`: whether the first line names the columns. Raises Malformed if a line is bad (with the line's number), or
-    if there are no lines.
+    if there are no lines. Raises UserError if the cache can't be written.
     """
-    files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # mapped arrays outlive this function
+    cache = default_cache_dir()
+    with _writing(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        files = {name: tempfile.TemporaryFile(dir=cache) for name in fields}  # noqa: SIM115  # mapped arrays outlive this
     parsed, count = _parsed(file, parse, heading), 0
     while rows := list(islice(parsed, _LINES_AT_ONCE)):
         count += len(rows)
-        for (name, field), values in zip(fields.items(), zip(*rows, strict=True), strict=True):
-            files[name].write(np.array(values, field.dtype).tobytes())
+        with _writing(cache):
+            for (name, field), values in zip(fields.items(), zip(*rows, strict=True), strict=True):
+                files[name].write(np.array(values, field.dtype).tobytes())
     if not count:
         raise Malformed(f"'{file.name}' has no lines of data")
+    with _writing(cache):  # what the files have buffered
+        for one in files.values():
+            one.flush()
     return {
         name: np.memmap(files[name], field.dtype, "r", shape=(count, *field.shape)) for name, field in fields.items()
     }
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise UserError if a file in `folder` can't be written, e.g. because the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
 
 def _parsed(file: Path, parse: Callable[[bytes], Sequence[object]], heading: bool) -> Iterator[Sequence[object]]:

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import resource
 import zlib
 
 import numpy as np
@@ -52,6 +53,24 @@ def test_keys_are_the_same_on_every_machine_and_spread_evenly():
     assert key_of(b"68fd1e64", 1000) == 1 + ((0x68FD1E64 * golden) % 2**64 // 2**32) % 999
     counts = np.bincount([key_of(b"%x" % value, 11) for value in range(10_000)], minlength=11)
     assert counts[0] == 0 and len(counts) == 11 and counts[1:].min() > 900
+
+
+def test_rows_are_unpacked_in_the_cache_and_a_full_disk_is_reported_with_a_way_out(tmp_path, monkeypatch):
+    cache = tmp_path / "small disk"
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(cache))
+    file = save_criteo(tmp_path / "train.txt", [criteo_line()] * 3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # bytes of one file
+    try:
+        line = refused(file, rows=50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert line.startswith(
+        f"cache_dir: cannot write '{cache}' (File too large); set PS_CLUSTER_CACHE to a folder with enough"
+    )
+    cache.rmdir()
+    cache.write_text("no folder")
+    assert refused(file, rows=50).startswith(f"cache_dir: cannot write '{cache}' (File exists); set PS_CLUSTER_CACHE")
 
 
 @pytest.mark.parametrize(
