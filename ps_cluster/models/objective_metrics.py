@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.models.compiled import CompiledMetrics
@@ -59,7 +60,7 @@ class ObjectiveMetrics:
         self._update()
         found = {}
         for name, metric in (self._metrics or {}).items():
-            value = float(metric.result())
+            value = float(metric.result()) / _defined_share(metric)
             metric.reset_state()
             if math.isfinite(value):
                 found[name] = value
@@ -74,3 +75,17 @@ class ObjectiveMetrics:
         self._batches.clear()
         for metric in self._metrics.values():
             metric.update_state(truth, predicted)
+
+
+def _defined_share(metric: keras.Metric) -> float:
+    """Return the share of classes or labels for which a metric is defined; NaN if it is defined for none.
+
+    In the means of Keras, a label counts as 0 if no example has it; in the mean area under the curve, also if all
+    examples have it. Such a label says nothing about the network.
+    """
+    if not isinstance(metric, keras.metrics.AUC | keras.metrics.F1Score):
+        return 1.0
+    defined = metric.true_positives + metric.false_negatives > 0
+    if isinstance(metric, keras.metrics.AUC):  # the first axis is that of the thresholds
+        defined = (defined & (metric.false_positives + metric.true_negatives > 0))[0]
+    return float(np.mean(defined)) or math.nan

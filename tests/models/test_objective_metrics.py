@@ -109,6 +109,25 @@ def test_several_labels_have_the_mean_area_and_the_mean_f1():
     }
 
 
+def test_labels_that_no_example_has_or_all_have_do_not_change_the_means_over_the_others():
+    scores, rows = RNG.normal(size=(N, 3)), RNG.integers(0, 2, (N, 3)).astype(np.float32)
+    rows[:, 1], rows[:, 2] = 0, 1
+    shares = 1 / (1 + np.exp(-scores))
+    assert found(LABELS, rows, scores) == {
+        "auc": pytest.approx(area(rows[:, 0], shares[:, 0]), abs=2e-3),
+        "f1": pytest.approx(np.mean([f1(rows[:, i], shares[:, i] > 0.5) for i in (0, 2)]), rel=1e-5),
+    }
+    assert found(LABELS, np.zeros_like(rows), scores) == {}
+
+
+def test_classes_without_an_example_do_not_change_the_mean_over_the_others():
+    scores, labels = RNG.normal(size=(N, 5)), RNG.integers(0, 4, N)
+    predicted, truth = scores.argmax(1), np.eye(5)[labels]
+    of_classes = [f1(truth[:, index], predicted == index) for index in range(4)]
+    assert found(FIVE, labels, scores)["f1"] == pytest.approx(np.mean(of_classes), rel=1e-5)
+    assert set(found(TWO, np.zeros(N, np.int64), scores[:, :2])) == {"log_loss"}
+
+
 @pytest.mark.parametrize(("spec", "places"), [(FAR, 1), (PAIR, 2)], ids=["far from 0", "two numbers"])
 def test_a_regression_has_rmse_and_r2_in_the_targets_own_units(spec, places):
     mean, std = np.array(spec.target.mean), np.array(spec.target.std)
