@@ -40,8 +40,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.models.build import build
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import flatten, statistics_of
-from ps_cluster.models.judges import judge_of
 from ps_cluster.notices import ignore
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.checkpoints import Checkpoint

@@ -20,8 +20,8 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled import CompiledMetrics
+from ps_cluster.models.compiled_judges import judge_of, zero_targets
 from ps_cluster.models.flat import as_arguments
-from ps_cluster.models.judges import judge_of, zero_targets
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints

@@ -101,9 +101,9 @@ class Scorer:
         import_tensorflow()
         from ps_cluster.models.build import build
         from ps_cluster.models.compiled import CompiledMetrics
+        from ps_cluster.models.compiled_judges import judge_of
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused_layers import with_fused_layers
-        from ps_cluster.models.judges import judge_of
         from ps_cluster.models.objective_metrics import ObjectiveMetrics
         from ps_cluster.models.pure import infer
 
@@ -196,8 +196,8 @@ class Scorer:
         """
         if not self._config.evaluation.gradients:
             return None
+        from ps_cluster.models.compiled_judges import judge_of
         from ps_cluster.models.flat import as_arguments
-        from ps_cluster.models.judges import judge_of
         from ps_cluster.models.pure import infer
 
         spec, variables = self._dataset.spec, self._model.trainable_variables

@@ -169,8 +169,8 @@ def _answer(question: Question) -> NetworkFacts:
     from ps_cluster.models.best import check_that_it_loads
     from ps_cluster.models.build import build
     from ps_cluster.models.compiled import CompiledMetrics
+    from ps_cluster.models.compiled_judges import judge_of
     from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
-    from ps_cluster.models.judges import judge_of
     from ps_cluster.models.objective_metrics import scored_metrics
 
     try:

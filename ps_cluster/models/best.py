@@ -11,7 +11,7 @@ from ps_cluster.config.networks import NETWORKS, NetworkSettings, SavedNetwork
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.files.values import listed, one_line
 from ps_cluster.models.build import build
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.saved import load_finished
 from ps_cluster.private_names import layers_of
 

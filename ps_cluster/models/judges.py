@@ -1,19 +1,19 @@
-"""Judge a network's outputs in a graph, by the loss and metric of an objective or by the loss of compile()."""
+"""Judge a network's outputs in a graph, by the loss and metric of an objective."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, TARGET, ExampleSpec, class_weights
+from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, ExampleSpec, class_weights
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.compiled import CompiledLoss, MicroBatch, Targets, has_loss
+from ps_cluster.models.compiled import MicroBatch, Targets
 from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.keras_losses import compares_classes
 from ps_cluster.models.marks import (
@@ -37,51 +37,6 @@ Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 # the first threshold, and the area comes out too small. More thresholds cost nothing, unless each of many labels has
 # its own.
 _THRESHOLDS, _THRESHOLDS_OF_LABELS = 2000, 200
-
-
-def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Judge:
-    """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
-
-    Args:
-      training: the settings of label smoothing and class weights, or None if the loss uses neither.
-      model: the network whose outputs are judged. If it is None, the outputs are scores, one for each class, or
-        values in standard deviations, for a regression.
-    """
-    if model is None:
-        return OBJECTIVES[spec.objective].judge()(spec, training)
-    end = NetworkEnd(model, spec)
-    if spec.others:
-        return _judge_of_several_targets(spec, training, end, CompiledLoss(model))
-    judge = _judge_of_output(spec, training, end)
-    if not has_loss(model):
-        judge.adapt_to(end, {})
-        return judge
-    loss = CompiledLoss(model)
-    judge.adapt_to(end, loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure))
-    return CompiledJudge(judge, loss)
-
-
-def _judge_of_output(spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd) -> ObjectiveJudge:
-    return (OneOutputJudge if end.is_one_of_two else OBJECTIVES[spec.objective].judge())(spec, training)
-
-
-def _judge_of_several_targets(
-    spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd, loss: CompiledLoss
-) -> JudgeOfSeveralTargets:
-    ends = {array: end.of(array) for array in end.arrays}
-    judges = {array: _judge_of_output(spec.targets[array], training, one) for array, one in ends.items()}
-    judge = JudgeOfSeveralTargets(judges, loss)
-    losses = loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure)
-    for place, (array, one) in enumerate(ends.items()):
-        judges[array].adapt_to(one, {place: losses[place]} if place in losses else {})
-    return judge
-
-
-def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
-    """Return zeros in the shapes and dtypes of the packed targets of `examples` examples, to build or check a loss."""
-    fields = {name: one.target for name, one in spec.targets.items()}
-    zeros = {name: tf.zeros([examples, *field.shape], field.dtype) for name, field in fields.items()}
-    return zeros if spec.others else zeros[TARGET]
 
 
 class Judge(ABC):
@@ -497,109 +452,3 @@ class NextByteJudge(ObjectiveJudge):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the scores unchanged. For probabilities each position would need a softmax of its own."""
         return outputs
-
-
-class CompiledJudge(Judge):
-    """A judge by the loss that a user's model was compiled with. Metric and prediction are those of the objective.
-
-    A model may have several outputs, which are all judged against the same target. The first output is the prediction.
-    """
-
-    def __init__(self, objective: ObjectiveJudge, loss: CompiledLoss):
-        self.of_prediction = objective
-        self._loss = loss
-
-    @property
-    def reading(self) -> str:
-        return self.of_prediction.reading
-
-    def targets(self, rows: PackedTargets) -> Targets:
-        return self.of_prediction.targets(rows)
-
-    def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
-        return self.of_prediction.weights(self._predicted_target(targets), given)
-
-    def scaled(self, targets: Targets) -> Targets:
-        return self.of_prediction.scaled(targets)
-
-    def loss(
-        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
-    ) -> tf.Tensor:
-        return self._loss(*self._as_loss_takes(targets, outputs), weights, part)
-
-    def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the batch's mean loss for every example, [B], because a loss may be defined only for whole batches."""
-        examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
-        return tf.fill(examples, self._loss.mean(*self._as_loss_takes(targets, outputs)))
-
-    def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        return self.of_prediction.metric(self._predicted_target(targets), self.predicting(outputs))
-
-    def further_metrics(self) -> dict[str, keras.Metric]:
-        return self.of_prediction.further_metrics()
-
-    def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
-        return self.of_prediction.compared(self._predicted_target(targets), self.predicting(outputs))
-
-    def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
-        return self.of_prediction.kept(self._predicted_target(targets), self.predicting(outputs))
-
-    def final(self, outputs: Outputs) -> Outputs:
-        return self.of_prediction.final(outputs)
-
-    def as_probabilities(self, outputs: Outputs) -> Outputs:
-        return self.of_prediction.as_probabilities(outputs)
-
-    def finished(self, model: keras.Model) -> keras.Model:
-        return self.of_prediction.finished(model)
-
-    def _as_loss_takes(self, targets: Targets, outputs: Outputs) -> tuple[Targets, Outputs]:
-        convert = self.of_prediction.in_units_of_loss
-        return convert(self.scaled(targets)), keras.tree.map_structure(convert, outputs)
-
-    def _predicted_target(self, targets: Targets) -> tf.Tensor:
-        return targets
-
-
-class JudgeOfSeveralTargets(CompiledJudge):
-    """A judge of several outputs, each with its own target. Metric and prediction are those of the main target.
-
-    The method `targets` takes the packed targets by the names of their arrays. All other methods take a tuple with the
-    targets of each output, in the order of `keras.tree.flatten`.
-    """
-
-    def __init__(self, judges: Mapping[str, ObjectiveJudge], loss: CompiledLoss):
-        """Create a judge. `judges`: the judge of each output, in order, by the name of the array of its targets."""
-        super().__init__(judges[TARGET], loss)
-        self._judges = judges
-        self._place = list(judges).index(TARGET)
-
-    def predicting(self, outputs: Outputs) -> tf.Tensor:
-        return keras.tree.flatten(outputs)[self._place]
-
-    def targets(self, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        return tuple(judge.targets(rows[name]) for name, judge in self._judges.items())
-
-    def scaled(self, targets: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        return tuple(judge.scaled(target) for judge, target in zip(self._judges.values(), targets, strict=True))
-
-    def final(self, outputs: Outputs) -> Outputs:
-        return self._of_each(outputs, [judge.final for judge in self._judges.values()])
-
-    def as_probabilities(self, outputs: Outputs) -> Outputs:
-        return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
-
-    def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. A mark is added only if it is needed, because it changes the names of outputs."""
-        return super().finished(model) if self.of_prediction.needs_mark else model
-
-    def _as_loss_takes(self, targets: tuple[tf.Tensor, ...], outputs: Outputs) -> tuple[Targets, Outputs]:
-        return self.scaled(targets), outputs
-
-    def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        return targets[self._place]
-
-    def _of_each(self, outputs: Outputs, functions: Sequence[Callable[[tf.Tensor], Outputs]]) -> Outputs:
-        flat = keras.tree.flatten(outputs)
-        found = [function(output) for function, output in zip(functions, flat, strict=True)]
-        return keras.tree.pack_sequence_as(outputs, found)

@@ -11,11 +11,11 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
+from ps_cluster.models.compiled_judges import judge_of, zero_targets
 from ps_cluster.models.compiled_optimizer import optimizer_of
 from ps_cluster.models.end_graphs import last_activation
 from ps_cluster.models.ends import target_names
 from ps_cluster.models.flat import FlatNetwork, as_arguments
-from ps_cluster.models.judges import judge_of, zero_targets
 from ps_cluster.models.marks import PROBABILITIES, is_marked, symbolic_inputs_of, without_units
 from ps_cluster.models.pure import Outputs
 from ps_cluster.private_names import layers_of, own_weights_of

@@ -27,9 +27,10 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
 from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
-from ps_cluster.models.judges import ClassificationJudge, MultiLabelJudge, NextByteJudge, RegressionJudge, judge_of
+from ps_cluster.models.judges import ClassificationJudge, MultiLabelJudge, NextByteJudge, RegressionJudge
 from ps_cluster.models.keyed_rows import EMPTY
 from ps_cluster.models.pure import seed_states, seeds_of
 from ps_cluster.private_names import layers_of

@@ -134,7 +134,7 @@ class TrainStep(Compute):
         accelerator: str | None = None,
     ):
         """Create the step. `accelerator`: the worker's device that computes the network; None: the worker's processor."""
-        from ps_cluster.models.judges import judge_of
+        from ps_cluster.models.compiled_judges import judge_of
 
         self._accelerator = accelerator
         self._config = config

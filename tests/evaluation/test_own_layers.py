@@ -12,7 +12,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.models import build as networks
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line

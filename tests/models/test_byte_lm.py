@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.continuing import _bytes_after
 from ps_cluster.evaluation.text_sampling import Sampling
 from ps_cluster.models.build import build
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.saved import predicting
 from tests.helpers.one_worker import Alone
 from tests.helpers.plain_keras import SCORES

@@ -11,7 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import IN_DEVIATIONS, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.saved import load_finished, predicting
 from ps_cluster.models.user_networks import check_network
 from tests.helpers.exhaustive import mostly

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 
 RNG = np.random.default_rng(0)
 OUTPUTS = RNG.normal(0, 2, (6, 3)).astype(np.float32)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.objective_metrics import ObjectiveMetrics, scored_metrics
 
 RNG = np.random.default_rng(7)

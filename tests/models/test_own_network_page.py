@@ -16,8 +16,8 @@ from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled import CompiledMetrics
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import flatten
-from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import load_saved
 from ps_cluster.models.user_networks import check_network, unused_parts
 from ps_cluster.process_variables import TRUSTED_FILES

@@ -13,7 +13,7 @@ from ps_cluster.data.packed import fields_of, targets_in
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.values import Malformed
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.saved import predicting
 from ps_cluster.models.user_networks import check_network
 

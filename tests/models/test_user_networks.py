@@ -13,9 +13,9 @@ from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.fused_layers import with_fused_layers
-from ps_cluster.models.judges import judge_of
 from ps_cluster.models.user_networks import check_network
 from tests.helpers.plain_keras import LAYERS, spec_of, stack
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec, class_weights
 from ps_cluster.errors import UserError
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import FlatLayout
-from ps_cluster.models.judges import judge_of
 from ps_cluster.training.step import clipping_of
 
 CLASSES = ("cat", "dog", "7")

@@ -34,9 +34,9 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
 from ps_cluster.models.build import build
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.fused_layers import with_fused_layers
-from ps_cluster.models.judges import judge_of
 from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ServerSize

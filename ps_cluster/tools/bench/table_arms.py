@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import FlatNetwork, as_arguments
-from ps_cluster.models.judges import judge_of
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.server.update_rules.adagrad import AdagradSettings
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL, Measured

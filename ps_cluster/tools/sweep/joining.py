@@ -17,8 +17,8 @@ from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.files.writing import path_beside
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.flat import as_arguments
-from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import predicting
 from ps_cluster.report.calibration import Calibration
 from ps_cluster.runs import checkpoints

@@ -11,7 +11,7 @@ from ps_cluster.data.packing import write_packed
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
 from ps_cluster.models.build import build
-from ps_cluster.models.judges import judge_of
+from ps_cluster.models.compiled_judges import judge_of
 from ps_cluster.models.saved import predicting
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.tools.sweep.joining import joined, save_joined, score
