@@ -238,6 +238,13 @@ class Mode(Named, ABC):
         """Return the number of batches that one step id stands for."""
         return 1
 
+    def batches_of_row(self, config: RunConfig, shard: int) -> int:
+        """Return how many batches of a step are counted in the step's row on one shard.
+
+        This is the whole step, unless the shard gets its push before the step has ended.
+        """
+        return self.batches_per_step(config)
+
     def takes_fewer_batches(self, config: RunConfig) -> bool:
         """Return whether a slow worker may take fewer batches in a step."""
         return False

@@ -447,6 +447,12 @@ class RunConfig(Section):
         return self.training.batch_size_per_worker * self.batches_per_step
 
     @property
+    def examples_of_rows(self) -> list[int]:
+        """For each shard, the largest number of examples in a row of its ledger."""
+        batches = [self.mode_kind.batches_of_row(self, shard) for shard in range(self.shards)]
+        return [self.training.batch_size_per_worker * of_shard for of_shard in batches]
+
+    @property
     def examples_per_update(self) -> int:
         """The smallest number of examples per update."""
         return self.examples_per_step * self.gradients_per_update

@@ -58,7 +58,7 @@ class ExpectedRows:
     """The values that the rows of a run must have, according to its settings. By default any value is allowed.
 
     Attributes:
-      examples: the largest number of examples in a step; None: any number.
+      examples: for each shard, the largest number of examples in a row; empty: any number.
       most_staleness: the largest staleness of an update [versions]; None: any.
       rates: function from step ids, int64 [k], to their learning rates, float32 [k]; None: any.
       ids_checksums: function from rows, a structured array [k] of ROW, to the checksums of their examples' ids, int64 [k];
@@ -67,16 +67,16 @@ class ExpectedRows:
         only some rows are computed again.
       highest_rate: the highest rate of the schedule. The tolerance for rounding is a fixed share of this rate, even for
         rows whose rate is small.
-      holds_from: for each shard, the first row to which rates, staleness bound and ids apply. Earlier rows were made
-        with other settings.
-      examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
-        batches; 0: each step has `examples`.
+      holds_from: for each shard, the first row to which rates, number of examples, staleness bound and ids apply. Earlier
+        rows were made with other settings.
+      examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
+        batches; 0: each row of a shard has the shard's `examples`.
       checks_factors: whether the factors of the rates are checked. If not, `begun_with` has no effect.
       begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never, so
         all factors have to be 1.
     """
 
-    examples: int | None = None
+    examples: Sequence[int] = ()
     most_staleness: int | None = None
     rates: Callable[[np.ndarray], np.ndarray] | None = None
     ids_checksums: Callable[[np.ndarray], np.ndarray] | None = None
@@ -135,10 +135,12 @@ class ShardAudit:
       wrong_values: column → a line about the first row with a wrong value in it.
     """
 
-    def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), holds_from: int = 0):
-        """Start before the first row. `holds_from`: the first row to which rates, staleness bound and ids apply."""
+    def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), shard: int = 0):
+        """Start before the first row of shard number `shard`."""
         self._rounds = rounds
-        self._expected, self._holds_from = expected, holds_from
+        self._expected = expected
+        self._holds_from = expected.holds_from[shard] if expected.holds_from else 0
+        self._examples = expected.examples[shard] if expected.examples else None
         self._steps = StepSet()
         # The version of the last row, and the number of consecutive rows with it.
         self._newest, self._rows_of_newest = 0, rounds.most
@@ -212,11 +214,11 @@ class ShardAudit:
         if expected.most_staleness is not None:
             bound = f"but the bound is {expected.most_staleness}"
             self._note("staleness", counts & (staleness > expected.most_staleness), rows, lambda _: bound)
-        if expected.examples is not None:
-            unit = expected.examples_unit or expected.examples
-            wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > expected.examples)
-            up_to = f"up to {expected.examples}, in batches of {unit}" if expected.examples_unit else expected.examples
-            self._note("examples", wrong, rows, lambda _: f"but a step has {up_to}")
+        if (most := self._examples) is not None:
+            unit = expected.examples_unit or most
+            wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > most)
+            up_to = f"up to {most}, in batches of {unit}" if expected.examples_unit else most
+            self._note("examples", counts & wrong, rows, lambda _: f"but a step has {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate
@@ -336,8 +338,7 @@ def audit(
     problems: list[str] = []
     shards, audits = [], []
     for index, (history, counters) in enumerate(zip(journals, counts_of(counts), strict=True)):
-        holds_from = expected.holds_from[index] if expected.holds_from else 0
-        shard_audit = ShardAudit(rounds, expected, holds_from)
+        shard_audit = ShardAudit(rounds, expected, index)
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)

@@ -60,11 +60,11 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
-    """Return the settings that decide a step's learning rate and staleness bound, as a text that can be compared."""
+    """Return the settings that decide learning rate, examples and staleness bound of a row, as a text to compare."""
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
-    shape = total_steps, config.batches_per_step, config.steps_per_update
+    shape = total_steps, sorted({*config.examples_of_rows}), config.steps_per_update
     return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])
 
 

@@ -242,7 +242,7 @@ class Session:
         before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
         journals = [[*history, piece] for history, piece in zip(before, pieces)]
         expected = ExpectedRows(
-            examples=config.examples_per_step,
+            examples=config.examples_of_rows,
             examples_unit=config.training.batch_size_per_worker if config.mode_kind.takes_fewer_batches(config) else 0,
             most_staleness=config.mode_kind.most_staleness(config),
             rates=expected_rates(config, self._total_steps),
@@ -289,7 +289,7 @@ class Session:
         )
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
-        """Return the number of rows up to the last one by a leader with another learning rate or staleness bound."""
+        """Return the number of rows up to the last one by a leader with other rules (`text_of_rules`)."""
         rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows

@@ -40,3 +40,9 @@ def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypat
     assert text_of_rules(config, 10) == before
     file.write_text(file.read_text().replace("1 - past", "1 - past / 2"))
     assert text_of_rules(config, 10) != before
+
+
+def test_another_number_of_fragments_is_another_rule():
+    values = {"mode.name": "diloco", "mode.local_steps": 4, "cluster.parameter_servers": 2}
+    others = {}, {"mode.fragments": True}, {"mode.fragments": True, "cluster.parameter_servers": 3}
+    assert len({text_of_rules(build_config(overrides=values | other), 10) for other in others}) == 3

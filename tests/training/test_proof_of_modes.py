@@ -16,6 +16,7 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
+from ps_cluster.server.shard import Push
 from ps_cluster.server.store import StepPush
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.all_reduce import CONTINUE, _train, different_replica
@@ -31,14 +32,15 @@ from tests.helpers.waiting import admit, identity
 pytestmark = pytest.mark.slow
 
 WORKERS, UPDATES = 2, 6
-KINDS = [("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic", 2), ("sync", 1)]
+KINDS = [("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic", 2), ("diloco", 2), ("sync", 1)]
+OF_MODE = {"diloco": {"mode.local_steps": 5, "mode.fragments": True}}
 
 
 class Trained:
     """The journals and counts of a training of two workers whose steps take turns, all pulled before one is pushed."""
 
     def __init__(self, mode, shards):
-        values = {
+        values = OF_MODE.get(mode, {}) | {
             "mode.name": mode, "cluster.workers": WORKERS, "model.name": "tutorial_cnn", "training.steps": UPDATES,
             "optimizer.rule": "sgd", "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
         } | ({"cluster.parameter_servers": shards} if mode != "sync" else {})  # fmt: skip
@@ -52,14 +54,13 @@ class Trained:
         self.rows, self.counts = [rows.copy() for rows in ledgers.rows], ledgers.counts
         self.scheduled = StepSet(UPDATES)
 
-    def _row(self, step, worker):
+    def _row(self, step, worker, examples=None):
+        examples = examples or self.config.examples_per_step
         values = row(float(self.rates(np.array([step]))[0]), worker).numpy()
-        values[WORKER_COLUMNS.index("examples")] = self.config.examples_per_step
-        values[WORKER_COLUMNS.index("ids_checksum")] = self.ids_checksum(step, worker)
+        values[WORKER_COLUMNS.index("examples")] = examples
+        checksum = self.batches.checksums(rows_of([step], worker=worker, examples=examples))[0]
+        values[WORKER_COLUMNS.index("ids_checksum")] = float(checksum)
         return tf.constant(values)
-
-    def ids_checksum(self, step, worker):
-        return float(self.batches.checksums(rows_of([step], worker=worker, examples=self.config.examples_per_step))[0])
 
     def _push(self, store, mode):
         for first in range(0, self.total, WORKERS):
@@ -69,8 +70,19 @@ class Trained:
                     admit(store, worker)
             pulled = [pull(store, worker) for worker, _ in steps]
             for (worker, step), had in zip(steps, pulled):
+                if mode == "diloco":
+                    self._push_fragments(store, step, worker, had)
+                    continue
                 weights = had.weights[0] if mode == "elastic" else had.weights
                 store.push(StepPush(identity(step), had.versions, weights, had.statistics, self._row(step, worker)))
+
+    def _push_fragments(self, store, step, worker, had):
+        """Push to shard 1 after two of the five batches, and to shard 0 after all."""
+        for index, batches in ((1, 2), (0, 5)):
+            shard, examples = store.shards[index], batches * self.config.training.batch_size_per_worker
+            columns = self._row(step, worker, examples)
+            moved, fresh = tf.zeros([shard.length]), tf.zeros([shard.statistics_length])
+            shard.push(Push(identity(step), had.versions[index], moved, fresh, columns))
 
     def _write_sync(self, store):
         (replica,) = store.shards
@@ -83,7 +95,7 @@ class Trained:
     def proof(self, folder):
         journals = [write_journal(folder / f"shard-{index}", rows) for index, rows in enumerate(self.rows)]
         config, most = self.config, self.config.mode_kind.most_staleness(self.config)
-        expected = ExpectedRows(config.examples_per_step, most, self.rates, self.batches.checksums)
+        expected = ExpectedRows(config.examples_of_rows, most, self.rates, self.batches.checksums)
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         return audit(journals, self.counts, rounds, self.scheduled, UPDATES, expected)
 
@@ -172,7 +184,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path).problems
     assert "has staleness 4, but the bound is 3" in problem
-    before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3), holds_from=len(run.rows[0]))
+    before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3, holds_from=[len(run.rows[0])]))
     before.read(run.rows[0])
     assert not before.wrong_values, "rows of a leader with another bound"
 

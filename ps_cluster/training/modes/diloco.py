@@ -16,7 +16,7 @@ from ps_cluster.files.values import listed
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.training.modes.fragments import fragments_graph
+from ps_cluster.training.modes.fragments import batches_before_exchange, fragments_graph
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
 from ps_cluster.training.modes.waiting import put
@@ -148,6 +148,11 @@ class Diloco(OuterMode):
     def worker_vectors(self, config: RunConfig) -> int:
         # With fragments, a worker also keeps the weights that it has pulled.
         return super().worker_vectors(config) + DilocoSettings.of(config).fragments
+
+    def batches_of_row(self, config: RunConfig, shard: int) -> int:
+        if not DilocoSettings.of(config).fragments:
+            return super().batches_of_row(config, shard)
+        return batches_before_exchange(config.batches_per_step, shard, config.shards)
 
     def takes_fewer_batches(self, config: RunConfig) -> bool:
         return DilocoSettings.of(config).dynamic_steps

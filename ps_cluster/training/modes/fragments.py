@@ -108,6 +108,11 @@ class FragmentedWorker:
             return after([self._versions[index].assign(answer.version)], 0), outcome
 
 
+def batches_before_exchange(batches: int, shard: int, shards: int) -> int:
+    """Return after how many of the `batches` of a period a shard is exchanged. The last shard is exchanged first."""
+    return batches * (shards - shard) // shards
+
+
 def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> DispatchGraph:
     """Return the graph of a dispatch that exchanges the shards one by one. See `steps_graph`."""
     shards, steps = len(store.shards), config.batches_per_step
@@ -121,8 +126,8 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
             step = step_ids[position]
             asked = began = now_after(before)
             so_far, outcomes = PeriodSoFar.begin(before, tf.zeros([0])), []
-            for place, index in enumerate(reversed(range(shards))):
-                first, end = (steps * k // shards for k in (place, place + 1))
+            for index in reversed(range(shards)):
+                first, end = (batches_before_exchange(steps, one, shards) for one in (index + 1, index))
                 so_far = worker.take(step, first, end, so_far)
                 computed = now_after(so_far.passed_on)
                 waited = slow_down.wait(identity.worker, step, computed - began)
