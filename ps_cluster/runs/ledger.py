@@ -51,7 +51,8 @@ class WorkerColumns(NamedTuple):
     metric: tf.Tensor | float
     loss: tf.Tensor | float
     learning_rate: tf.Tensor | float
-    # The norm of the part of gradients that the worker's pushes have left out, before and after this push; 0 if none.
+    # The norm of the part of gradients for this shard that the worker's pushes have left out, before and after this push; 0
+    # if none.
     remainder_before: tf.Tensor | float
     remainder_after: tf.Tensor | float
     # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.
@@ -138,7 +139,8 @@ class ShardJoiner:
         """Return one row for each step that is now applied on every shard, in the order of their steps.
 
         A step's staleness is that of its stalest shard, and its rate factor is the lowest of all shards. Its times on
-        the parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
+        the parameter server are those of the shard that applied it last. Its remainders are those of all shards
+        together. Its worker is the one that pushed to shard 0.
         `rows`: the new rows of each shard.
         """
         if self._shards == 1:
@@ -159,6 +161,8 @@ class ShardJoiner:
         joined, last = rows[:, 0].copy(), rows["applied_time"].argmax(axis=1)
         joined["staleness"] = rows["staleness"].max(axis=1)
         joined["rate_factor"] = rows["rate_factor"].min(axis=1)
+        for name in ("remainder_before", "remainder_after"):
+            joined[name] = np.linalg.norm(rows[name], axis=1)
         for name in ("entered_time", "applied_time"):
             joined[name] = rows[name][np.arange(len(rows)), last]
         if not self._shared:

@@ -74,7 +74,8 @@ class StepPush(NamedTuple):
     # [n] in the wire's dtype, or in float32 if pushes are compressed, followed by the rows' gradients
     gradient: tf.Tensor
     fresh: tf.Tensor  # float32 [m], as in `Push`
-    columns: tf.Tensor  # float64 [len(WORKER_COLUMNS)], as in `Push`
+    # float64 [ps, len(WORKER_COLUMNS)], each shard's as in `Push`; [len(WORKER_COLUMNS)] if all shards get the same
+    columns: tf.Tensor
     rows: Rows = NO_ROWS  # the rows of embedding tables that the step has pulled
 
 
@@ -246,11 +247,10 @@ class ParameterStore:
         pushed = [
             PushedRows(places, parts[servers + server :: servers]) for server, places in enumerate(self._places(rows))
         ]
-        of_shards = zip(tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed, strict=True)
-        return [
-            Push(step, version, part, part_of_fresh, columns, part_of_rows)
-            for version, part, part_of_fresh, part_of_rows in of_shards
-        ]
+        fresh_parts = tf.split(fresh, self._statistic_lengths)
+        columns_of_shards = tf.unstack(tf.broadcast_to(columns, [servers, columns.shape[-1]]))
+        of_shards = zip(tf.unstack(versions), dense, fresh_parts, columns_of_shards, pushed, strict=True)
+        return [Push(step, *of_shard) for of_shard in of_shards]
 
     def tick(
         self, seconds: float, *, last_step: int, longest_update_s: float = 0.0, present: Collection[int] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -127,7 +128,10 @@ class UpdateSampler:
                 worker=int(row["worker"]),
                 examples=int(row["examples"]),
                 learning_rate=float(row["learning_rate"] * row["rate_factor"]),
-                remainders=float(row["remainder_before"] + row["remainder_after"]),
+                remainders=sum(
+                    math.hypot(*(of_shard[step][name] for of_shard in rows))
+                    for name in ("remainder_before", "remainder_after")
+                ),
                 first_of_worker=self._first_steps.get(int(row["worker"])) == step,
             )
             for step, row in sorted(rows[0].items())

@@ -91,7 +91,7 @@ def worker_columns(
 
 
 def with_remainders(columns: WorkerColumns, norms: tf.Tensor) -> WorkerColumns:
-    """Return `columns` with the norms of the remainders of pushes. `norms`: as in `SentVector.remainders`."""
+    """Return `columns` with the norms of the remainders of one shard's pushes, float32 [2] (`SentVector.remainders`)."""
     return columns._replace(remainder_before=norms[0], remainder_after=norms[1])
 
 
@@ -138,15 +138,18 @@ class TimedComputation:
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         pushed_time = now_after(computed_time, *waited)
         times = StepTimes(scheduled, asked, admitted, pulled_time, computed_time, pushed_time)
-        columns = worker_columns(identity, result, times, self._store.row_counts(pulled.rows))
-        if sent is not None:
-            columns = with_remainders(columns, sent.remainders)
+        of_all = worker_columns(identity, result, times, self._store.row_counts(pulled.rows))
+        if sent is None:
+            columns = stacked(of_all)
+        else:
+            of_shards = [with_remainders(of_all, norms) for norms in tf.unstack(sent.remainders)]
+            columns = tf.stack([stacked(of_shard) for of_shard in of_shards])
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
             settled = [] if sent is None else sent.settle(outcomes)
             return [*settled, *self._compute.settle(step_id, outcomes)]
 
-        push = StepPush(step_id, pulled.versions, result.gradient, result.fresh, stacked(columns), pulled.rows)
+        push = StepPush(step_id, pulled.versions, result.gradient, result.fresh, columns, pulled.rows)
         return push, settle
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:

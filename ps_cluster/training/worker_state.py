@@ -244,7 +244,8 @@ class SentVector(NamedTuple):
     """The vector that is pushed instead of a gradient, and its remainder."""
 
     vector: tf.Tensor  # float32 [n]
-    remainders: tf.Tensor  # float32 [2], the norms of the remainder before this push and of the remainder after it
+    # float32 [ps, 2], for each shard the norms of the remainder before this push and of the remainder after it
+    remainders: tf.Tensor
     settle: Settle  # keeps the new remainder of each shard that has applied the push
 
 
@@ -273,16 +274,16 @@ class ErrorFeedback:
             before = left_out.read_value()
         wanted = tf.cast(gradient, tf.float32) + before
         sent = self.rounded(wanted, tf.stack([np.int32(self.seed), tf.cast(step, tf.int32)]))
-        rest = wanted - sent
+        parts_before, parts_after = tf.split(before, self.lengths), tf.split(wanted - sent, self.lengths)
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
             applied = tf.unstack(tf.equal(outcomes, APPLIED), len(self.lengths))
-            parts = zip(applied, tf.split(rest, self.lengths), tf.split(before, self.lengths), strict=True)
-            kept = tf.concat([tf.where(*part) for part in parts], 0)
+            kept = tf.concat([tf.where(*part) for part in zip(applied, parts_after, parts_before, strict=True)], 0)
 
             def keep() -> tf.Tensor:
                 return after([state.save([left_out.assign(kept, read_value=False)])], 0)
 
             return [tf.cond(tf.reduce_any(applied), keep, lambda: tf.constant(0))]
 
-        return SentVector(sent, tf.stack([tf.norm(before), tf.norm(rest)]), settle)
+        remainders = [[tf.norm(part) for part in parts] for parts in zip(parts_before, parts_after, strict=True)]
+        return SentVector(sent, tf.stack(remainders), settle)

@@ -25,7 +25,10 @@ def test_an_update_is_applied_when_its_last_shard_is_and_as_stale_as_on_any_shar
     last = np.where(second["applied_time"] > first["applied_time"], 1, 0)
     for name in ("entered_time", "applied_time"):
         assert joined[name].tolist() == np.choose(last, [first[name], second[name]]).tolist()
-    for name in set(COLUMNS) - {"staleness", "rate_factor", "entered_time", "applied_time"}:
+    remainders = {"remainder_before", "remainder_after"}
+    for name in remainders:
+        assert joined[name].tolist() == np.hypot(first[name], second[name]).tolist()
+    for name in set(COLUMNS) - {"staleness", "rate_factor", "entered_time", "applied_time"} - remainders:
         assert joined[name].tolist() == first[name].tolist()
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.private_names import variable_of_process
+from ps_cluster.runs.proof import RoundShape, ShardAudit
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, ParameterShard, Push
@@ -276,6 +277,9 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
     ends = np.cumsum([part.length for part in store.shards])
     applied = np.split(before - state_of(store)["weights"], ends[:-1])
     for index, (own, part) in enumerate(zip(rows, store.shards)):
+        shard_audit = ShardAudit(RoundShape(config.steps_per_update, 1, 2))
+        shard_audit.read(own)
+        assert "remainder_before" not in shard_audit.wrong_values
         counted = own["step"][own["worker"] == 0].astype(int)
         assert 0 < len(counted) <= STEPS
         gradients = GRADIENTS[counted]

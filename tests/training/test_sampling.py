@@ -11,6 +11,7 @@ from ps_cluster.config.equations import Matrix
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
+from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
     MOST_WAITING,
@@ -59,11 +60,10 @@ class Training:
         self.progress.note_scheduled(np.array([step]))
         self._worker_of[step] = worker, self.store.pull(identity(worker), step=identity(step))
 
-    def push(self, step):
+    def push(self, step, columns=None):
         worker, pulled = self._worker_of[step]
-        self.store.push(
-            StepPush(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker))
-        )
+        columns = row(worker=worker) if columns is None else columns
+        self.store.push(StepPush(identity(step), pulled.versions, pulled.weights, pulled.statistics, columns))
 
     def look(self):
         """Let the sampler look, and take its files as an auditor does, in no time."""
@@ -99,6 +99,19 @@ def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
         assert shard.given_at_pull == pytest.approx(start[shard.positions])
         assert shard.before["weights"] == pytest.approx(start[shard.positions])
         assert shard.after["weights"] == pytest.approx(0.9 * start[shard.positions])
+
+
+@eagerly()
+def test_the_remainders_of_a_sampled_gradient_are_those_of_all_shards_together(tmp_path):
+    training = Training(tmp_path, workers=1)
+    columns = np.stack([row()] * 2)
+    columns[:, WORKER_COLUMNS.index("remainder_before")] = 3, 4
+    columns[:, WORKER_COLUMNS.index("remainder_after")] = 6, 8
+    training.pull(0, worker=0)
+    training.push(0, tf.constant(columns))
+    training.look()
+    (gradient,) = training.files[0].header.gradients
+    assert gradient.remainders == pytest.approx(5 + 10)
 
 
 @eagerly()

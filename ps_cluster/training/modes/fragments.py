@@ -96,7 +96,7 @@ class FragmentedWorker:
         fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
         if self._feedback:
             sent = self._feedback[index](step, moved)
-            vector, settle, columns = sent.vector, sent.settle, with_remainders(columns, sent.remainders)
+            vector, settle, columns = sent.vector, sent.settle, with_remainders(columns, sent.remainders[0])
         else:
             vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
         message = part.exchange(Push(step, version, vector, fresh, stacked(columns)), step)
