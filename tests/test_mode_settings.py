@@ -39,6 +39,8 @@ ON = {
     "mode.soft_placement": False,
     "mode.least_units": 32,
     "lookahead.every_updates": 5,
+    "optimizer.clip_norm": 1.0,
+    "optimizer.global_clip_norm": 1.0,
 }
 
 

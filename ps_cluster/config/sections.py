@@ -172,7 +172,10 @@ _TASK_OF_SETTING = {
     "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
 }  # fmt: skip
 # Settings that switch on a feature that not all modes have → the value that switches it off.
-SWITCHES = {STALENESS_METHOD.setting: "none", "lookahead.every_updates": 0}
+SWITCHES = {
+    STALENESS_METHOD.setting: "none", "lookahead.every_updates": 0, "optimizer.clip_norm": None,
+    "optimizer.global_clip_norm": None,
+}  # fmt: skip
 
 
 def uses(mode: str, key: str) -> bool:

@@ -104,7 +104,7 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
 
     The optimizer's schedule replaces schedule `compiled`, and the usual staleness method of the new rule replaces method
     `compiled`. Other settings that the user has set are kept. Raises UserError if no rule is equivalent to the optimizer
-    of compile().
+    of compile(), or if the mode can't clip gradients as that optimizer does.
     """
     if config.optimizer.rule != COMPILED:
         return config
@@ -120,7 +120,12 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     if config.staleness.method == COMPILED:
         rule = RULES[str(compiled["rule"])]
         changes["staleness.method"] = rule.staleness_method_of_compile or rule.staleness_method
-    return config.with_values(changes)
+    try:
+        return config.with_values(changes)
+    except UserError as error:
+        raise UserError(
+            f"model.name: '{config.model.name}': the optimizer of its compile() does not fit: {error}"
+        ) from error
 
 
 class Question(Row):
