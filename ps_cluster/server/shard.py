@@ -113,7 +113,9 @@ class Tick(NamedTuple):
 
     seconds: tf.Tensor  # float64 [], the seconds that have passed
     longest_update_s: tf.Tensor  # float64 [], the longest time that an update of a healthy worker takes
-    last_step: tf.Tensor  # int64 [], the last step id that the chief hands out; NO_END as long as more may follow
+    # int64 [], the number of steps handed out so far, if the chief sends another tick before it hands out the next one; NO_END
+    # if the next one may follow at any time
+    handed_out: tf.Tensor
     is_present: tf.Tensor  # bool [workers], which of all possible workers take part
 
 

@@ -253,20 +253,21 @@ class ParameterStore:
         return [Push(step, *of_shard) for of_shard in of_shards]
 
     def tick(
-        self, seconds: float, *, last_step: int, longest_update_s: float = 0.0, present: Collection[int] | None = None
+        self, seconds: float, *, handed_out: int, longest_update_s: float = 0.0, present: Collection[int] | None = None
     ) -> None:
         """Tell the shards that time has passed, and let waiting workers try again. See `ParameterShard.tick`.
 
         Args:
           seconds: the time to count. If it took the chief long to read the ledgers, this is less than the time that
             has passed, because the chief saw no pushes while it read.
+          handed_out: the number of steps handed out so far; NO_END if more may follow before the next tick.
           present: the workers that take part; None: all of them.
         """
         workers = range(self._most_workers)
         tick = Tick(
             seconds=tf.constant(seconds, tf.float64),
             longest_update_s=tf.constant(longest_update_s, tf.float64),
-            last_step=tf.constant(last_step, tf.int64),
+            handed_out=tf.constant(handed_out, tf.int64),
             is_present=tf.constant([present is None or worker in present for worker in workers]),
         )
         self._on_all(lambda shard: shard.tick(tick))

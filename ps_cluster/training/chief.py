@@ -181,6 +181,7 @@ class Chief:
         self._lost_after_s = lost_after_s
         self._upkeep = BackgroundPoller()
         self._looked = time.monotonic()
+        self._end_told = False  # whether the shards were told that no step will be handed out before the next tick
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock or AwakeClock()
@@ -213,8 +214,8 @@ class Chief:
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
             self._over = idle and self._work.ends
-            last_step = self._work.handed_out if self._work.ends else NO_END
-            self._upkeep.begin(partial(self._keep_up, phase, last_step))
+            handed_out = self._progress.scheduled_updates.count if self._work.ends or self._rests else NO_END
+            self._upkeep.begin(partial(self._keep_up, phase, handed_out))
         if not self._upkeep.ended_within(POLL_S):
             return False
         self._looked = time.monotonic()
@@ -222,16 +223,25 @@ class Chief:
         self._ask_late_workers_to_restart()
         return self._over
 
-    def _keep_up(self, phase: Phase, last_step: int) -> None:
+    @property
+    def _rests(self) -> bool:
+        """Whether no step is handed out before a state is saved."""
+        return self._session.saver.rests or self._progress.is_held
+
+    def _keep_up(self, phase: Phase, handed_out: int) -> None:
         seconds = POLL_S
         if phase == "draining":  # so that a round that waits for late gradients ends at once
             seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))
         present = None if self._present is None else self._present()
-        longest_s = self._progress.longest_update_seconds
-        self._session.store.tick(seconds, last_step=last_step, longest_update_s=longest_s, present=present)
+        self._tick(seconds, handed_out, present)
         self._session.keep_up(phase)
         if present is not None:
             self._work.workers = max(1, len(present))
+
+    def _tick(self, seconds: float, handed_out: int, present: frozenset[int] | None) -> None:
+        longest_s = self._progress.longest_update_seconds
+        self._session.store.tick(seconds, handed_out=handed_out, longest_update_s=longest_s, present=present)
+        self._end_told = handed_out != NO_END
 
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
@@ -266,8 +276,10 @@ class Chief:
             self._start_again(asked, why)
 
     def _dispatch(self) -> None:
-        if self._session.saver.rests:
+        if self._rests:
             return
+        if self._end_told and not self._work.ends:
+            self._tick(0.0, NO_END, None if self._present is None else self._present())
         unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:

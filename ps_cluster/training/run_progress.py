@@ -157,6 +157,11 @@ class RunProgress:
         end = min(self.total, begin + updates)
         return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
+    @property
+    def is_held(self) -> bool:
+        """Whether all updates before `held_at` were handed out, so that none follows before the checkpoint is written."""
+        return self.held_at is not None and self.scheduled_updates.first_missing >= self.held_at
+
     def note_scheduled(self, updates: np.ndarray) -> None:
         """Count `updates` (int64 [k]) that were handed out as one dispatch. Without rounds, an update is one step."""
         with self._handing_out:

@@ -48,7 +48,6 @@ class StepSource(ABC):
     """The base class of step sources. A step source groups the steps of a run into dispatches, and schedules these.
 
     Attributes:
-      handed_out: the last step id that was handed out; -1 before the first.
       ends: whether no more steps will be handed out.
       workers: the number of workers that take part now. The chief updates it.
     """
@@ -60,7 +59,6 @@ class StepSource(ABC):
         graphs: DispatchGraphs,
         schedule: ScheduleDispatch,
     ):
-        self.handed_out = -1
         self.ends = False
         self.workers = config.training_workers
         self._config = config
@@ -113,6 +111,5 @@ class AsynchronousSteps(StepSource):
             # The dispatch is counted before it is sent, because a look in another thread may find its first update at once.
             self._progress.note_scheduled(step_ids)
             self._schedule(self._graphs.first, step_ids)
-            self.handed_out = int(step_ids[-1])
             self.ends = not len(again) and following == total
             yield True

@@ -38,7 +38,7 @@ class MeetingShard(ParameterShard):
 
     @graph
     def tick(self, tick):
-        return met(tick.seconds, tick.last_step)
+        return met(tick.seconds, tick.handed_out)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def exchange_a_step(store):
     [
         push_a_step,
         exchange_a_step,
-        lambda store: store.tick(1.0, last_step=NO_END),
+        lambda store: store.tick(1.0, handed_out=NO_END),
         lambda store: store.read_ledgers([0, 0]),
         lambda store: store.snapshot([0, 0], closed=0),
     ],

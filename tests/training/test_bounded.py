@@ -80,10 +80,10 @@ def test_nobody_waits_for_a_worker_that_the_chief_knows_to_be_gone_as_after_scal
         take(store, worker, worker)
     admit(store, 2)
     old = pull(store, 2)
-    store.tick(0.25, last_step=NO_END, present={0, 1})
+    store.tick(0.25, handed_out=NO_END, present={0, 1})
     run_workers(lambda worker: [take(store, worker, 3 + 2 * number + worker) for number in range(4)], workers=2)
     assert push(store, 2, 11, old).tolist() == [DROPPED], "the bounds hold for it all the same"
-    store.tick(0.25, last_step=NO_END, present={0, 1, 2})
+    store.tick(0.25, handed_out=NO_END, present={0, 1, 2})
     take(store, 2, 11)
     _, [counts] = ledger_of(store)
     assert (counts["version"], counts["dropped"]) == (12, 1)
@@ -94,7 +94,7 @@ def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_d
     store = store_with(**bounds)
     admit(store, 0)
     old = pull(store, 0)
-    store.tick(LEASE_S, last_step=NO_END)
+    store.tick(LEASE_S, handed_out=NO_END)
     run_workers(lambda worker: [take(store, worker + 1, 3 * number + worker + 1) for number in range(4)], workers=2)
     assert push(store, 0, 0, old).tolist() == [DROPPED]
     _, [counts] = ledger_of(store)
@@ -105,8 +105,8 @@ def clocks(store, workers=3):
     return state_of(store)["clocks"][:workers].tolist()
 
 
-def tick(store, seconds=0.0, last_step=NO_END):
-    store.tick(seconds, last_step=last_step)
+def tick(store, seconds=0.0, handed_out=NO_END):
+    store.tick(seconds, handed_out=handed_out)
 
 
 def asks(store, worker, left=2):
@@ -136,10 +136,10 @@ def test_a_worker_without_a_step_holds_nobody_back_once_the_last_dispatch_has_be
     take(store, 0, step=0)
     ahead = asks(store, 0, left=3)
     assert waits(store, ahead), "the others may still come"
-    tick(store, last_step=4)
+    tick(store, handed_out=5)
     assert waits(store, ahead), "one dispatch has not begun"
     admit(store, 1, left=1)
-    tick(store, last_step=4)
+    tick(store, handed_out=5)
     assert waits(store, ahead), "worker 1 is under way"
     push(store, 1, step=4)
     assert not waits(store, ahead)
@@ -151,7 +151,7 @@ def test_workers_that_ask_for_the_last_steps_do_not_both_wait_for_one_that_will_
     take(store, 1, step=1)
     last = [asks(store, 0, left=1), asks(store, 1, left=1)]
     wait_until(lambda: store.shards[0].changed.waiting.numpy() == 2)
-    tick(store, last_step=3)
+    tick(store, handed_out=4)
     wait_until(lambda: not any(thread.is_alive() for thread in last))
     push(store, 0, step=2)
     push(store, 1, step=3)
@@ -165,7 +165,7 @@ def test_a_worker_whose_last_steps_are_on_their_way_to_it_is_waited_for():
     take(store, 0, step=3)
     take(store, 1, step=4, left=1)
     ahead = asks(store, 0, left=1)  # step 6, the last one
-    tick(store, last_step=6)
+    tick(store, handed_out=7)
     assert waits(store, ahead), "worker 2 will get step 5"
     take(store, 2, step=5, left=1)
     assert not waits(store, ahead)
@@ -178,7 +178,7 @@ def test_a_worker_between_two_steps_of_its_dispatch_is_waited_for_to_the_end():
     admit(store, 1, left=2)
     push(store, 0, step=0)
     push(store, 1, step=2)
-    tick(store, last_step=3)
+    tick(store, handed_out=4)
     admit(store, 0, left=1)  # worker 2 got no dispatch
     push(store, 0, step=1)
     ahead = asks(store, 0, left=1)

@@ -9,6 +9,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.server.shard import NO_END
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
@@ -141,6 +142,34 @@ def test_nothing_is_handed_out_at_rest(rests):
         thread.join(0.05)
     end(thread, drain)
     assert (handed[2] == handed[0]) == rests
+
+
+def test_shards_know_that_no_step_follows_before_a_checkpoint_and_hear_of_more_before_the_next_step(monkeypatch):
+    events, over, schedule = [], [], Dispatcher.schedule
+    store = SimpleNamespace(shards=[None], tick=lambda seconds, *, handed_out, **_: events.append(handed_out))
+    monkeypatch.setattr(Session, "store", store)
+
+    def noted(self, function, args):
+        events.append("steps")
+        schedule(self, function, args)
+
+    monkeypatch.setattr(Dispatcher, "schedule", noted)
+
+    def look(dispatcher, session):
+        progress = session.progress
+        if not over and progress.held_at is None:
+            progress.held_at = progress.scheduled_updates.count + 2
+            over.append(progress.held_at)
+        elif progress.applied == progress.held_at:
+            progress.held_at = None  # the checkpoint is written
+        session.apply()
+
+    _, session, thread, drain = run(look)
+    while not over or session.progress.scheduled_updates.count <= over[0]:
+        thread.join(0.05)
+    end(thread, drain)
+    last = len(events) - 1 - events[::-1].index(over[0])
+    assert events[last + 1 : last + 3] == [NO_END, "steps"]
 
 
 def test_steps_that_nobody_does_are_left_to_the_next_leader_where_there_may_be_one(monkeypatch):

@@ -113,7 +113,7 @@ def test_a_round_waits_a_grace_period_for_late_gradients_and_not_longer(tmp_path
     store = make_store(kind=RoundShard, values=GRACE, steps=3, rule="sgd")
 
     def tick():
-        store.tick(0.5, last_step=8, longest_update_s=60.0)
+        store.tick(0.5, handed_out=9, longest_update_s=60.0)
 
     push_to_round(store, 0, [0, 1], APPLIED)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_a_round_waits_a_grace_period_for_late_gradients_and_not_longer(tmp_path
     other = make_store(kind=RoundShard, values=GRACE, steps=3, rule="sgd")
     other.restore(state_of(store))
     for _ in range(3):
-        other.tick(0.5, last_step=8, longest_update_s=60.0)
+        other.tick(0.5, handed_out=9, longest_update_s=60.0)
     state, ([rows], [counts]) = state_of(other), ledger_of(store)
     assert state["weights"] == pytest.approx(weights - 0.1 * (2 + 3) / 2, rel=1e-5), "also behind a snapshot"
     assert counts == {"version": 2, "accepted": 7, "refused": 0, "dropped": 1}

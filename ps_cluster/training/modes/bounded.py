@@ -62,11 +62,12 @@ class BoundedShard(WaitingShard):
     sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is bulk-synchronous: no
     worker begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    A worker waits for all other workers with three exceptions: workers that the chief knows to be gone, workers that have
-    sent nothing for `LEASE_S`, and workers without a step once other workers have all remaining steps. A worker
-    that returns, or arrives late, continues at the lowest clock that the bound allows. If it had a step under way,
-    other workers should already have seen its update, so its gradient is dropped and computed again, like a gradient
-    that is staler than `max_staleness`. So both bounds hold for every update, whichever worker died.
+    A worker waits for all other workers with three exceptions: workers that the chief knows to be gone, workers that
+    have sent nothing for `LEASE_S`, and workers without a step once other workers have all steps that remain before the
+    end of training, or before a checkpoint for which training is held. A worker that returns, or arrives late,
+    continues at the lowest clock that the bound allows. If it had a step under way, other workers should already have
+    seen its update, so its gradient is dropped and computed again, like a gradient that is staler than `max_staleness`.
+    So both bounds hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -87,7 +88,7 @@ class BoundedShard(WaitingShard):
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)
             self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
-            self._last_step = tf.Variable(NO_END, dtype=tf.int64)
+            self._handed_out = tf.Variable(NO_END, dtype=tf.int64)
 
     @property
     def state(self) -> dict[str, tf.Variable]:
@@ -99,7 +100,7 @@ class BoundedShard(WaitingShard):
             self._heard.assign(heard, read_value=False),
             self._now.assign_add(tick.seconds, read_value=False),
             self._lease_s.assign(tf.maximum(tick.longest_update_s, LEASE_S), read_value=False),
-            self._last_step.assign(tick.last_step, read_value=False),
+            self._handed_out.assign(tick.handed_out, read_value=False),
         ]
 
     def admit(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
@@ -149,9 +150,9 @@ class BoundedShard(WaitingShard):
     def _waited_for(self) -> tf.Tensor:
         """Return for each worker whether other workers wait for it, bool [workers]."""
         alive, remaining = self._alive(), self._remaining.read_value()
-        # Every update is one step, so the version says how many of the steps 0 to `_last_step` have ended.
+        # Every update is one step, so the version says how many of the steps that were handed out have ended.
         # `remaining` does not count a dispatch that is on its way to a worker.
-        unfinished = self._last_step.read_value() + 1 - self.version.read_value()
+        unfinished = self._handed_out.read_value() - self.version.read_value()
         ending = tf.reduce_sum(tf.where(alive, remaining, 0)) >= unfinished
         return tf.logical_and(alive, tf.logical_or(remaining > 0, tf.logical_not(ending)))
 
