@@ -100,14 +100,18 @@ class AsynchronousSteps(StepSource):
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self.workers)
+            end_of_window = self._progress.end_of_window
             # Old and new steps are not mixed, because new steps may have to wait until the old ones are done.
             if len(again):
-                step_ids, again = np.split(again, [min(size, len(again))])
+                room = int(np.searchsorted(again, end_of_window))
+                step_ids, again = np.split(again, [min(size, room)])
             else:
-                step_ids = np.arange(following, self._progress.end_of_dispatch(following, size))
-                following = int(step_ids[-1]) + 1
-            while step_ids[-1] >= self._progress.end_of_window:
+                end = min(self._progress.end_of_dispatch(following, size), end_of_window)
+                step_ids = np.arange(following, end)
+                following += len(step_ids)
+            if not len(step_ids):
                 yield False
+                continue
             # The dispatch is counted before it is sent, because a look in another thread may find its first update at once.
             self._progress.note_scheduled(step_ids)
             self._schedule(self._graphs.first, step_ids)

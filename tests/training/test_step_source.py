@@ -1,6 +1,7 @@
 """Which steps are handed out, in which order, and how many in a dispatch."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ class Progress:
         self.missing_steps, self.next_step, self.total = np.array(missing, np.int64), following, total
         self.done = StepSet(0)
         self.done.add(np.setdiff1d(np.arange(following), self.missing_steps))
+        self.held_at = math.inf
 
     @property
     def end_of_window(self):
-        return self.done.first_missing + WINDOW
+        return min(self.held_at, self.done.first_missing + WINDOW)
 
     def end_of_dispatch(self, begin, updates):
         return min(self.total, begin + updates)
@@ -60,6 +62,18 @@ def test_a_window_that_a_missing_step_holds_up_is_opened_by_that_step(steps):
     assert not next(plan), "no room while it is open"
     progress.done.add(np.array([100]))
     assert next(plan) and handed_out[1:] == [[100 + WINDOW, 101 + WINDOW, 102 + WINDOW, 103 + WINDOW]]
+
+
+def test_steps_before_a_checkpoint_are_handed_out_without_the_steps_after_it_that_were_under_way_too(steps):
+    plan, handed_out, progress = steps([388, 389, 390, 391], 392, 400)
+    progress.held_at = 390
+    assert next(plan) and handed_out == [[388, 389]]
+    assert not next(plan), "training is held until the checkpoint is written"
+    progress.held_at = 394
+    assert list(islice(plan, 2)) == [True] * 2 and handed_out[1:] == [[390, 391], [392, 393]]
+    assert not next(plan)
+    progress.held_at = 400
+    assert list(plan) == [True] * 2 and handed_out[3:] == [[394, 395, 396, 397], [398, 399]]
 
 
 @pytest.mark.parametrize(
