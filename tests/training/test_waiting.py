@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import tensorflow as tf
 
-from ps_cluster.server.leftovers import new_leader_prefix
+from ps_cluster.server.leftovers import new_leader_prefix, queue_named
 from ps_cluster.training.modes.waiting import GraphCondition
 from tests.helpers.processes import wait_until
 
@@ -20,7 +20,9 @@ class Gate:
 
     def __init__(self):
         self._section = tf.CriticalSection(shared_name=f"gate-{id(self)}")
-        self.condition = GraphCondition("/device:CPU:0", self._section, lambda queue: f"{new_leader_prefix()}/{queue}")
+        prefix = new_leader_prefix()
+        self.queues = [queue_named(f"{prefix}/changed-{number}") for number in range(2)]
+        self.condition = GraphCondition("/device:CPU:0", self._section, lambda queue: f"{prefix}/{queue}")
         self._number = tf.Variable(0)
         self.attempts = tf.Variable(0)
         self.opened = []
@@ -111,6 +113,14 @@ def test_the_graph_of_a_dead_worker_takes_the_place_of_nobody():
     gate.open(tf.constant(5))
     left.join(20)
     assert not left.is_alive()
+
+
+def test_a_slow_graph_leaves_the_graphs_that_are_notified_after_it_their_elements():
+    gate = Gate()
+    for _ in range(3):
+        gate.condition.waiting.assign_add(1)  # as a graph does that is counted and takes its element much later
+        gate.open(tf.constant(1))
+    assert [int(queue.size()) for queue in gate.queues] == [2, 1]
 
 
 def test_many_changes_in_a_row_leave_nobody_behind():

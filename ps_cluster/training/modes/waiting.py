@@ -118,15 +118,15 @@ class GraphCondition:
 
     def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
         turn = self._turn.read_value()
-        filled = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
-        with tf.control_dependencies([filled]):
+        # Elements that are still in the queue do not count, because slow graphs may yet take them. If such a graph has ended,
+        # its element wakes another graph too early, which only costs an attempt.
+        elements = tf.zeros([waiting], tf.bool)
+        notified = tf.cond(
+            tf.equal(turn, 0),
+            *(lambda queue=queue: after([queue.enqueue_many(elements)], waiting) for queue in self._queues),
+        )
+        with tf.control_dependencies([notified]):
             return after([self._turn.assign(1 - turn, read_value=False)], self.waiting.assign(0))
-
-
-def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
-    """Fill the queue up to `count` elements. Elements already in it were for graphs that ended before they took them."""
-    missing = tf.maximum(count - queue.size(), 0)
-    return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)
 
 
 def put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
