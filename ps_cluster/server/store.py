@@ -258,8 +258,8 @@ class ParameterStore:
         """Tell the shards that time has passed, and let waiting workers try again. See `ParameterShard.tick`.
 
         Args:
-          seconds: the time to count. If it took the chief long to read the ledgers, this is less than the time that
-            has passed, because the chief saw no pushes while it read.
+          seconds: the time to add to the shards' clocks: the time since the last tick, but at most one polling
+            interval. During a longer look, the chief has seen no pushes.
           handed_out: the number of steps handed out so far; NO_END if more may follow before the next tick.
           present: the workers that take part; None: all of them.
         """

@@ -185,6 +185,7 @@ class Chief:
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock or AwakeClock()
+        self._ticked_s = self._clock()  # when the shards got the last tick
         self._late: dict[int, _LateWorker] = {}  # by worker
 
     def run(self, drain: Drain) -> None:
@@ -229,16 +230,17 @@ class Chief:
         return self._session.saver.rests or self._progress.is_held
 
     def _keep_up(self, phase: Phase, handed_out: int) -> None:
-        seconds = POLL_S
-        if phase == "draining":  # so that a round that waits for late gradients ends at once
-            seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))
+        # In the end, a round that waits for late gradients shall end at once.
+        least_s = self._config.mode_kind.grace_seconds(self._config) if phase == "draining" else 0.0
         present = None if self._present is None else self._present()
-        self._tick(seconds, handed_out, present)
+        self._tick(handed_out, present, least_s)
         self._session.keep_up(phase)
         if present is not None:
             self._work.workers = max(1, len(present))
 
-    def _tick(self, seconds: float, handed_out: int, present: frozenset[int] | None) -> None:
+    def _tick(self, handed_out: int, present: frozenset[int] | None, least_s: float = 0.0) -> None:
+        before_s, self._ticked_s = self._ticked_s, self._clock()
+        seconds = max(least_s, min(POLL_S, self._ticked_s - before_s))
         longest_s = self._progress.longest_update_seconds
         self._session.store.tick(seconds, handed_out=handed_out, longest_update_s=longest_s, present=present)
         self._end_told = handed_out != NO_END
@@ -279,7 +281,7 @@ class Chief:
         if self._rests:
             return
         if self._end_told and not self._work.ends:
-            self._tick(0.0, NO_END, None if self._present is None else self._present())
+            self._tick(NO_END, None if self._present is None else self._present())
         unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:

@@ -128,6 +128,25 @@ def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_
     assert asked == [waits]
 
 
+def test_a_tick_counts_the_time_since_the_last_one_but_at_most_a_polling_interval(monkeypatch):
+    told, now, pauses = [], [0.0], [0.02, 3.0, 0.1]
+    store = SimpleNamespace(shards=[None], tick=lambda seconds, **_: told.append(seconds))
+    monkeypatch.setattr(Session, "store", store)
+
+    class Drain(threading.Event):
+        for_good = False
+
+        def wait(self, seconds):
+            now.append(now[-1] + pauses.pop(0))
+            if not pauses:
+                self.set()
+
+    dispatcher = Dispatcher()
+    session = Session(dispatcher, lambda: session.apply())
+    Chief(CONFIG, session, dispatcher, clock=lambda: now[-1]).run(Drain())
+    assert told == pytest.approx([0.02, POLL_S, 0.1])
+
+
 @pytest.mark.parametrize("rests", [True, False])
 def test_nothing_is_handed_out_at_rest(rests):
     handed = []
