@@ -73,9 +73,9 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         """
         return None
 
-    def gathered_gradients(self, config: RunConfig) -> int:
-        """Return the number of gradients that an update applies at a time."""
-        return 1
+    def gathered_gradients(self, config: RunConfig) -> int | None:
+        """Return K if the shard changes the weights with every K-th gradient, by the mean of K; None if it never gathers."""
+        return None
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
         """Return the weights that a worker gets from a pull, float64 [k].

@@ -301,7 +301,7 @@ class Recomputation:
             gradient, share, changed = corrected.gradient, corrected.share, dict(corrected.slots or {})
         factors, decay = (vector[shard.positions] for vector in (steps.factors, steps.decay))
         rate, updates_before = sample.header.gradients[0].learning_rate, before
-        if (every := method.gathered_gradients(config)) > 1:
+        if (every := method.gathered_gradients(config) or 1) > 1:
             gathered = slots["gathered"] + (1.0 if share is None else share) * gradient
             if (before + 1) % every:
                 kept = {**changed, "weights": weights, "gathered": gathered}

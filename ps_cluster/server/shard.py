@@ -192,7 +192,10 @@ class ParameterShard:
                 for group, values in enumerate(start.tables)
             ]
             self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
-            self._gathered_gradients = method.gathered_gradients(config)
+            every = method.gathered_gradients(config)
+            self._gathered_gradients = every or 1
+            # Even if every gradient changes the weights, because a resumed run with more workers may gather gradients.
+            self._gathered = None if every is None else tf.Variable(tf.zeros_like(self.weights), trainable=False)
             lowers_rate = config.mode_kind.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
             updates = total_steps // config.steps_per_update
@@ -313,7 +316,7 @@ class ParameterShard:
     def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
         numbers = self.pull_message.last(message[: len(message) - len(self.tables)])
-        return numbers[AnswerNumbers._fields.index("outcome")]
+        return AnswerNumbers(*tf.unstack(numbers)).outcome
 
     def _answer(
         self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, places: Sequence[tf.Tensor] = ()
@@ -510,10 +513,9 @@ class ParameterShard:
         Args:
           before: int64 [], the version before the update.
         """
-        every = self._gathered_gradients
-        if every == 1:
+        slot, every = self._gathered, self._gathered_gradients
+        if slot is None or every == 1:
             return self._rule.apply(gradient, learning_rate, before, share)
-        slot = self._correction.slots["gathered"]
         gathered = slot.read_value() + times(share, gradient)
 
         def change() -> tf.Operation:
@@ -569,7 +571,8 @@ class ParameterShard:
         Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof compares them with
         the result of `equation`.
         """
-        return self._rule.slots | self._correction.slots | self._lookahead.slots
+        gathered = {} if self._gathered is None else {"gathered": self._gathered}
+        return self._rule.slots | self._correction.slots | gathered | self._lookahead.slots
 
     @property
     def state(self) -> dict[str, tf.Variable]:

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import RunLimits
@@ -88,6 +89,14 @@ def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_
     third = (GRADIENTS[6] / np.sqrt(3) + GRADIENTS[7] + GRADIENTS[8]) / 3
     assert state_of(other)["weights"] == weights_after(first, second, third), "what was gathered is in checkpoints"
     assert [numbers["version"] for numbers in ledger_of(other)[1]] == [9] * shards
+
+
+@eagerly()
+def test_a_method_with_any_correction_may_gather_gradients(monkeypatch):
+    monkeypatch.setattr(type(METHODS["none"]), "gathered_gradients", lambda self, config: 2)
+    store = store_of("none")
+    pushed(store, (0, 0), (1, 0), (2, 0))
+    assert state_of(store)["weights"] == weights_after(GRADIENTS[:2].mean(axis=0))
 
 
 @eagerly()

@@ -37,7 +37,6 @@ class GatherCorrection(Correction[GatherSettings]):
     def __init__(self, settings: GatherSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
         self._every = settings.every(workers)
-        self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
     def changes_since(self, arrival: Arrival) -> tf.Tensor:
         """Return how often the weights changed between the pull and now, int64 []."""

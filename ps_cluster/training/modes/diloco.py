@@ -122,8 +122,8 @@ class Diloco(OuterMode):
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`. If a method gathers pushes, N counts changes of the weights."""
         settings = DilocoSettings.of(config)
-        gathers = METHODS[config.staleness.method].gathered_gradients(config) > 1
-        return settings.momentum_every or (1 if gathers else config.cluster.workers), settings.momentum_spread
+        gathered = METHODS[config.staleness.method].gathered_gradients(config) or 1
+        return settings.momentum_every or (1 if gathered > 1 else config.cluster.workers), settings.momentum_spread
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
