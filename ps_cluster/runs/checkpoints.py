@@ -92,7 +92,7 @@ class CheckpointGone(CheckpointError):
 
 
 class TallyState(Row):
-    """Sums over the ledger (training/run_progress.py).
+    """Sums over the ledger (training/applied_totals.py).
 
     Attributes:
       workers: for each worker process, its index, its pid, and its numbers of updates and of examples.

@@ -7,7 +7,7 @@ import pytest
 
 from ps_cluster.runs.checkpoints import TallyState
 from ps_cluster.runs.result_rows import StalenessRow, WorkerRow
-from ps_cluster.training.run_progress import AppliedTotals
+from ps_cluster.training.applied_totals import AppliedTotals
 from tests.helpers.ledgers import rows_of
 
 NOBODY_LATE = 0
