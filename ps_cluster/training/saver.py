@@ -142,6 +142,7 @@ class Saver:
 
     @property
     def _rested_s(self) -> float:
+        """The seconds since handing out was paused for an even state; negative while it is not paused."""
         if self._config.shards == 1 or not self._progress.applied:
             return -1.0
         return self._clock() - self._even_at - self._even_state_every_s

@@ -109,7 +109,7 @@ class Correction(Generic[OwnSettings]):
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
         """Return operations that update the method's state from the step that an update has made.
 
-        The shard calls it under a control dependency on the update, which itself depends on the read of `before`.
+        The returned operations run after the update. `before` was read before it.
 
         Args:
           before: float32 [n], the weights before the update.

@@ -81,7 +81,10 @@ class OuterMode(LocalMode):
     unused_settings = frozenset({"lookahead"})
 
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
-        """Return N and c of `DelayedNesterov`."""
+        """Return N and c of `DelayedNesterov`.
+
+        N: the momentum changes with every N-th push. c: the share of the momentum that each push applies.
+        """
         return 1, 0.0
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
