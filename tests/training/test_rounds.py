@@ -27,7 +27,7 @@ def round_step(store, end):
     @tf.function(autograph=False)
     def run(info, wait):
         worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
-        pulled = store.pull(worker, [first.admit_to_round(worker, identity(end), [])])
+        pulled = store.pull(worker, first.admit_to_round(worker, identity(end), []))
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -44,6 +44,23 @@ class SyncPsSettings(ModeSettings):
         description="How long an update still waits for the late gradients. Gradients that arrive within this time "
         "count too. Needs mode.backup_workers.",
     )
+
+
+class Admission(NamedTuple):
+    """The admission of a worker to a round. The times are in one tensor, because they travel in one message."""
+
+    times: tf.Tensor  # float64 [2], when the worker asked and when it was admitted, in unix seconds of the ps
+    version: tf.Tensor  # int64 [], the version to which the round belongs
+
+
+class RoundStart(NamedTuple):
+    """The parameters with which a worker begins a round: the loop variable of a dispatch."""
+
+    times: tf.Tensor  # as in `Admission`
+    weights: tf.Tensor  # as in `Pulled`, like the other fields
+    statistics: tf.Tensor
+    versions: tf.Tensor
+    rows: Rows
 
 
 class RoundShard(WaitingShard):
@@ -88,11 +105,11 @@ class RoundShard(WaitingShard):
 
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
 
-    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Needed) -> tf.Tensor:
-        """Wait until `worker` is admitted to a round. Return when it asked, when it was admitted, and the version.
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Needed) -> Admission:
+        """Wait until `worker` is admitted to a round.
 
-        The result is float64 [3], with times in unix seconds of the parameter server. The worker asks once everything
-        in `needed` is done. It is admitted once a round is open in which it has not pushed a gradient yet.
+        The worker asks once everything in `needed` is done. It is admitted once a round is open in which it has not pushed
+        a gradient yet.
 
         Args:
           end: the version at which the caller stops. At this version the worker is admitted although it has nothing to do.
@@ -107,7 +124,7 @@ class RoundShard(WaitingShard):
         with tf.device(self.device):
             asked = now_after(*needed, worker, end)
             version = self.changed.wait_while(_NOT_YET, attempt, [asked], "int64")
-            return tf.stack([asked, now_after(version), tf.cast(version, tf.float64)])
+            return Admission(tf.stack([asked, now_after(version)]), version)
 
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         late = push.version < self.version.read_value()
@@ -182,42 +199,39 @@ class SyncPs(DefaultMode):
         computation = TimedComputation(compute, config, store)
         shard = store.only(RoundShard)
 
-        def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
+        def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> RoundStart:
             """Wait for the next round and pull, both on the ps, so that the answer to a push holds the next parameters.
 
             With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
             its step.
             """
             admitted = shard.admit_to_round(identity.worker, end, needed)
-            step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
-            rows = compute.rows(step_id)
-            pulled = store.pull(identity.worker, [admitted], rows=rows)
+            rows = compute.rows(admitted.version * config.steps_per_update + identity.worker)
+            pulled = store.pull(identity.worker, admitted, rows=rows)
             # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
             # has to count as late.
-            versions = tf.cast(admitted[2:], tf.int64) if shard.tables else pulled.versions
+            versions = admitted.version[None] if shard.tables else pulled.versions
             # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
-            return [tf.identity(admitted), pulled.weights, pulled.statistics, versions, rows]
+            return RoundStart(tf.identity(admitted.times), pulled.weights, pulled.statistics, versions, rows)
 
         def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
             identity = WorkerIdentity.read()
 
-            def body(
-                admitted: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, versions: tf.Tensor, rows: Rows
-            ) -> list[Any]:
-                pulled = Pulled(weights, statistics, versions, rows=rows)
-                step_id = versions[0] * config.steps_per_update + identity.worker
-                asked, entered, _ = tf.unstack(admitted)
-                push, settle = computation(step_id, pulled, identity, scheduled, asked, entered)
+            def body(start: RoundStart) -> tuple[RoundStart]:
+                pulled = Pulled(start.weights, start.statistics, start.versions, rows=start.rows)
+                step_id = start.versions[0] * config.steps_per_update + identity.worker
+                push, settle = computation(step_id, pulled, identity, scheduled, *tf.unstack(start.times))
                 outcomes = store.push(push)
-                return pull(identity, end, [outcomes, *settle(outcomes)])
+                return (pull(identity, end, [outcomes, *settle(outcomes)]),)
 
-            start = pull(identity, end)
-            shapes = [one.shape for one in start[:4]]
+            first = pull(identity, end)
+            shapes = tf.nest.map_structure(lambda one: one.shape, first)
             if shard.tables:  # the number of rows differs from step to step
-                shapes[1] = tf.TensorShape([None])
-            shapes.append(tf.nest.map_structure(lambda one: one.shape, start[4]))
-            loop = tf.while_loop(lambda *now: now[3][0] < end, body, start, shapes, parallel_iterations=1)
-            return loop[3]
+                shapes = shapes._replace(weights=tf.TensorShape([None]))
+            loop: tuple[RoundStart] = tf.while_loop(
+                lambda start: start.versions[0] < end, body, (first,), (shapes,), parallel_iterations=1
+            )
+            return loop[0].versions
 
         return graph_of_dispatch(config, tf.TensorSpec([], tf.int64), run_rounds)
 
