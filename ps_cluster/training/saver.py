@@ -29,6 +29,7 @@ from ps_cluster.runs.resharding import is_even, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.vector_on_server import Extent
+from ps_cluster.training.even_states import EvenStates
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import ROUNDING, RunProgress
 
@@ -50,11 +51,6 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 EPOCH_PAUSE_FACTOR = 1
 # Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this total size.
 MOST_WAITING_BYTES = 2_000_000_000
-# A state is "even" if another number of shards can continue from it (runs/resharding.py). With several shards, an even
-# state is saved at least this often. The first one is saved when the first snapshot is due, because until then the
-# permanent loss of a server costs all work. Many snapshots are even by chance. If none was for this long, the chief
-# hands out nothing until all steps have ended.
-EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
 AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried again after the disk has refused it
@@ -112,11 +108,17 @@ class Saver:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
             if not config.evaluation.after_training:  # otherwise all checkpoints are kept, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
-        has_even = any(self._even.values())  # an even state of step 0 saves no work, so it does not count
-        first_s = min(EVEN_STATE_EVERY_S, config.checkpoints.snapshot_every_seconds)
-        self._even_at, self._even_state_every_s = clock(), EVEN_STATE_EVERY_S if has_even else first_s
+        # A single shard is always even. An even state of step 0 saves no work, so it does not count.
+        self._even_states = (
+            None
+            if config.shards == 1
+            else EvenStates(
+                has_even=any(self._even.values()),
+                snapshot_every_s=config.checkpoints.snapshot_every_seconds,
+                clock=clock,
+            )
+        )
         self._reported_at = -1  # the number of updates applied at the last save that took long
-        self._resting_at = 0  # the number of updates applied at the last look during a rest
         self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
         self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
         self.last_seconds: float | None = None
@@ -138,39 +140,22 @@ class Saver:
     @property
     def rests(self) -> bool:
         """Whether to pause the handing out of steps, so that all shards reach the same steps for a snapshot."""
-        return self._rested_s >= 0
-
-    @property
-    def _rested_s(self) -> float:
-        """The seconds since handing out was paused for an even state; negative while it is not paused."""
-        if self._config.shards == 1 or not self._progress.applied:
-            return -1.0
-        return self._clock() - self._even_at - self._even_state_every_s
+        return self._even_states is not None and self._even_states.rests
 
     def save_when_due(self) -> None:
         """Save a checkpoint or a snapshot if one is due. If the disk refuses it, this is reported, and training continues."""
-        if not self._progress.applied:
-            self._even_at = self._clock()
-        if self.rests:
-            self._save_at_rest()
+        if self._even_states is not None:
+            self._save_at_rest(self._even_states)
         if self._checkpoint_is_due():
             self._try_to_save(self._run_dir.checkpoints)
         elif self._snapshot_is_due():
             self._try_to_save(self._run_dir.snapshots)
 
-    def _save_at_rest(self) -> None:
-        at_rest = not self._progress.outstanding
-        moves = self._progress.applied > self._resting_at
-        self._resting_at = self._progress.applied
-        if at_rest:
+    def _save_at_rest(self, even_states: EvenStates) -> None:
+        progress = self._progress
+        if even_states.look(progress.applied, progress.outstanding, progress.longest_update_seconds):
             self._try_to_save(self._run_dir.snapshots)
-        longest_s = max(LONGEST_REST_S, self._progress.longest_update_seconds)
-        if self.rests and (at_rest or (not moves and self._rested_s >= longest_s)):
-            self._end_rest()  # the disk refuses, or a step takes too long: continue, and try again later
-
-    def _end_rest(self) -> None:
-        self._even_state_every_s = max(EVEN_STATE_EVERY_S, PAUSE_FACTOR * self._rested_s)
-        self._even_at = self._clock()
+            even_states.give_up()  # if the disk refused the snapshot
 
     def _try_to_save(self, directory: Path) -> None:
         try:
@@ -325,8 +310,8 @@ class Saver:
         """Note what was saved. Call it only after the save, because a save that the disk refuses stays due."""
         if even:
             self._even[directory] = step
-            if step:
-                self._end_rest()
+        if self._even_states is not None:
+            self._even_states.note_saved(even, step)
         self._saved[directory] = self._clock()
         if directory == self._run_dir.checkpoints:
             self._epochs = self._whole_epochs()

@@ -21,8 +21,9 @@ from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training import saver as module
+from ps_cluster.training.even_states import LONGEST_REST_S, REST_FACTOR
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver, check_disk
+from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver, check_disk
 
 
 class FakeBooks:
@@ -444,7 +445,7 @@ def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving
     limit = round(max(LONGEST_REST_S, saving.progress.longest_update_seconds)) + 1
     saving(3 + limit)
     assert not saving.rests()
-    saving(PAUSE_FACTOR * (limit - 1) - 5)
+    saving(REST_FACTOR * (limit - 1) - 5)
     assert not saving.rests()
     saving(10)
     assert saving.rests()

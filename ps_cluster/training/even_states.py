@@ -1,0 +1,70 @@
+"""Decide when handing out is paused, so that a state can be saved in which all shards have the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# A state is "even" if another number of shards can continue from it (runs/resharding.py). With several shards, an even
+# state is saved at least this often. The first one is saved when the first snapshot is due, because until then the
+# permanent loss of a server costs all work. Many snapshots are even by chance. If none was for this long, the chief
+# hands out nothing until all steps have ended.
+EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
+REST_FACTOR = 20  # the time between two pauses is at least this many times as long as a pause
+
+
+class EvenStates:
+    """Keeps the time of the last even state, and whether the chief pauses for the next one.
+
+    Call `look` at each look at the ledger, and save a snapshot if it returns True. Call `note_saved` after each save.
+    """
+
+    def __init__(self, *, has_even: bool, snapshot_every_s: float, clock: Callable[[], float]):
+        """Start counting. `has_even`: whether there is an even state from which training continues."""
+        self._clock = clock
+        self._since_s = clock()  # the time of the last even state, or of the end of the last pause
+        self._every_s = EVEN_STATE_EVERY_S if has_even else min(EVEN_STATE_EVERY_S, snapshot_every_s)
+        self._applied = 0  # the number of updates applied at the last look
+        self._resting_at = 0  # the number of updates applied at the last look during a pause
+
+    @property
+    def rests(self) -> bool:
+        """Whether to pause the handing out of steps, so that all shards reach the same steps for a snapshot."""
+        return self._rested_s >= 0
+
+    @property
+    def _rested_s(self) -> float:
+        """The seconds since handing out was paused for an even state; negative while it is not paused."""
+        return self._clock() - self._since_s - self._every_s if self._applied else -1.0
+
+    def look(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
+        """Note the progress. Return whether to save a snapshot now, because handing out is paused and all steps have ended.
+
+        A pause ends without a snapshot if no update is applied for longer than an update takes.
+
+        Args:
+          applied, outstanding: the number of updates that are applied, and of those that are under way.
+          longest_update_s: the longest time that an update of a healthy run takes.
+        """
+        self._applied = applied
+        if not applied:  # there is nothing to save yet
+            self._since_s = self._clock()
+        if not self.rests:
+            return False
+        moves, self._resting_at = applied > self._resting_at, applied
+        if outstanding and not moves and self._rested_s >= max(LONGEST_REST_S, longest_update_s):
+            self._end_rest()
+        return not outstanding
+
+    def note_saved(self, even: bool, step: int) -> None:
+        """Note that a state was saved. An even state of step 0 saves no work, so it does not count."""
+        if even and step:
+            self._end_rest()
+
+    def give_up(self) -> None:
+        """End a pause whose snapshot was refused by the disk, or is not even: training continues, and tries again later."""
+        if self.rests:
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        self._every_s = max(EVEN_STATE_EVERY_S, REST_FACTOR * self._rested_s)
+        self._since_s = self._clock()
