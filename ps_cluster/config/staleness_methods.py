@@ -74,7 +74,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return None
 
     def gathered_gradients(self, config: RunConfig) -> int | None:
-        """Return K if the shard changes the weights with every K-th gradient, by the mean of K; None if it never gathers."""
+        """Return K if the weights change with every K-th gradient, by the mean of K; None if the shard never gathers."""
         return None
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:

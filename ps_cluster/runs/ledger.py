@@ -51,8 +51,8 @@ class WorkerColumns(NamedTuple):
     metric: tf.Tensor | float
     loss: tf.Tensor | float
     learning_rate: tf.Tensor | float
-    # The norm of the part of gradients for this shard that the worker's pushes have left out, before and after this push; 0
-    # if none.
+    # The norm of the part of gradients that the worker's pushes to this shard have left out, before and after this push;
+    # 0 if none.
     remainder_before: tf.Tensor | float
     remainder_after: tf.Tensor | float
     # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.

@@ -67,8 +67,8 @@ class ExpectedRows:
         only some rows are computed again.
       highest_rate: the highest rate of the schedule. The tolerance for rounding is a fixed share of this rate, even for
         rows whose rate is small.
-      holds_from: for each shard, the first row to which rates, number of examples, staleness bound and ids apply. Earlier
-        rows were made with other settings.
+      holds_from: for each shard, the first row to which rates, examples, staleness bound and ids apply. Earlier rows
+        were made with other settings.
       examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
         batches; 0: each row of a shard has the shard's `examples`.
       checks_factors: whether the factors of the rates are checked. If not, `begun_with` has no effect.

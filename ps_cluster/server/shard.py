@@ -113,8 +113,7 @@ class Tick(NamedTuple):
 
     seconds: tf.Tensor  # float64 [], the seconds that have passed
     longest_update_s: tf.Tensor  # float64 [], the longest time that an update of a healthy worker takes
-    # int64 [], the number of steps handed out so far, if the chief sends another tick before it hands out the next one; NO_END
-    # if the next one may follow at any time
+    # int64 [], the number of steps handed out so far, if no step follows before the next tick; NO_END if more may follow
     handed_out: tf.Tensor
     is_present: tf.Tensor  # bool [workers], which of all possible workers take part
 

@@ -100,7 +100,7 @@ class AppliedTotals:
         up_to = counts.cumsum()
 
         def percentile(percent: float) -> int:
-            """Return a percentile. If it lies between two values, return the lower one, as numpy's method "lower" does."""
+            """Return a percentile. Between two values, return the lower one, as numpy's method "lower" does."""
             return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
 
         return StalenessRow(

@@ -37,7 +37,7 @@ class EvenStates:
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
     def look(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
-        """Note the progress. Return whether to save a snapshot now, because handing out is paused and all steps have ended.
+        """Note the progress. Return whether to save a snapshot now, because in a pause all steps have ended.
 
         A pause ends without a snapshot if no update is applied for longer than an update takes.
 
@@ -61,7 +61,7 @@ class EvenStates:
             self._end_rest()
 
     def give_up(self) -> None:
-        """End a pause whose snapshot was refused by the disk, or is not even: training continues, and tries again later."""
+        """End a pause, if there is one, although it has led to no even state. The next pause comes later."""
         if self.rests:
             self._end_rest()
 

@@ -155,7 +155,7 @@ class RunProgress:
 
     @property
     def is_held(self) -> bool:
-        """Whether all updates before `held_at` were handed out, so that none follows before the checkpoint is written."""
+        """Whether all updates before `held_at` were handed out, so that none follows before the checkpoint."""
         return self.held_at is not None and self.scheduled_updates.first_missing >= self.held_at
 
     def note_scheduled(self, updates: np.ndarray) -> None:

@@ -104,20 +104,14 @@ class Saver:
         self._refused_at = -math.inf
         self._ended = -math.inf  # the time at which the last save ended
         self._even: dict[Path, int | None] = {}
+        self._even_states: EvenStates | None = None
         if config.shards > 1:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
             if not config.evaluation.after_training:  # otherwise all checkpoints are kept, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
-        # A single shard is always even. An even state of step 0 saves no work, so it does not count.
-        self._even_states = (
-            None
-            if config.shards == 1
-            else EvenStates(
-                has_even=any(self._even.values()),
-                snapshot_every_s=config.checkpoints.snapshot_every_seconds,
-                clock=clock,
-            )
-        )
+            snapshot_every_s = config.checkpoints.snapshot_every_seconds
+            has_even = any(self._even.values())  # an even state of step 0 saves no work, so it does not count
+            self._even_states = EvenStates(has_even=has_even, snapshot_every_s=snapshot_every_s, clock=clock)
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
         self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size

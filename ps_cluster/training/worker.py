@@ -91,7 +91,7 @@ def worker_columns(
 
 
 def with_remainders(columns: WorkerColumns, norms: tf.Tensor) -> WorkerColumns:
-    """Return `columns` with the norms of the remainders of one shard's pushes, float32 [2] (`SentVector.remainders`)."""
+    """Return `columns` with the norms of one shard's remainders, float32 [2], see `SentVector.remainders`."""
     return columns._replace(remainder_before=norms[0], remainder_after=norms[1])
 
 

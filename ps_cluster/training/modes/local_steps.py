@@ -180,6 +180,6 @@ class LocalTraining(Compute):
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
-        # This optimizer stands for the same variables of the process as that in `__call__`, because they are found by name. It
-        # has to create them in the same order.
+        # This optimizer stands for the same variables of the process as that in `__call__`, because they are found by
+        # name. It has to create them in the same order.
         return [LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)]

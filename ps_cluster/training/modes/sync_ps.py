@@ -108,8 +108,8 @@ class RoundShard(WaitingShard):
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Needed) -> Admission:
         """Wait until `worker` is admitted to a round.
 
-        The worker asks once everything in `needed` is done. It is admitted once a round is open in which it has not pushed
-        a gradient yet.
+        The worker asks once everything in `needed` is done. It is admitted once a round is open in which it has not
+        pushed a gradient yet.
 
         Args:
           end: the version at which the caller stops. At this version the worker is admitted although it has nothing to do.

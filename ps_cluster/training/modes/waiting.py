@@ -118,8 +118,8 @@ class GraphCondition:
 
     def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
         turn = self._turn.read_value()
-        # Elements that are still in the queue do not count, because slow graphs may yet take them. If such a graph has ended,
-        # its element wakes another graph too early, which only costs an attempt.
+        # Elements that are still in the queue do not count, because slow graphs may yet take them. If such a graph has
+        # ended, its element wakes another graph too early, which only costs an attempt.
         elements = tf.zeros([waiting], tf.bool)
         notified = tf.cond(
             tf.equal(turn, 0),
