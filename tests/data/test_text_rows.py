@@ -20,7 +20,7 @@ from ps_cluster.data.table_files import ArrowTable
 from ps_cluster.data.text_rows import MOST_CHARACTERS, Width, network_input, texts_of, width_of
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs.rows import TableEncoding
+from ps_cluster.runs.dataset_rows import TableEncoding
 from tests.helpers.own_data import packed, refused
 
 PLAIN = ["a film", "", "the plot", "bad"]

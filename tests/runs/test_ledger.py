@@ -58,6 +58,9 @@ def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(sha
         assert (np.diff(joined["step"]) > 0).all(), "in the order of steps"
         found.append(joined)
     found = np.sort(np.concatenate(found), order="step")
+    for name in ("remainder_before", "remainder_after"):  # the norm over all shards, which have equal remainders here
+        assert found[name] == pytest.approx(np.sqrt(shards) * rows[name])
+        found[name] = rows[name]
     assert (found == rows).all() and len(joiner.waiting) == 0 and joiner.mixed == 0
 
 
