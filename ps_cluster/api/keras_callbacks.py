@@ -219,6 +219,7 @@ class CallbackCaller:
         first_epoch: int = 0,
         verbose: int = 0,
         extra_logs: Callable[[], Mapping[str, float]] = dict,
+        logs_of_fit: bool = True,
     ):
         """Create a caller, and give the model to the callbacks.
 
@@ -226,6 +227,7 @@ class CallbackCaller:
           epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
           first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
           extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
+          logs_of_fit: whether to leave out the run's own metric if the model was not compiled with it, as Keras does.
         """
         self._model, self._first_epoch, self._extra_logs = model, first_epoch, extra_logs
         self._callbacks = keras.callbacks.CallbackList(
@@ -233,7 +235,7 @@ class CallbackCaller:
         )
         self._epochs, self._metrics, self._accuracies = epochs, metric_names(model), accuracy_names(model)
         self._learning_rate = self._current_learning_rate()
-        self._begun = False
+        self._begun, self._logs_of_fit_only = False, logs_of_fit
         self.last_logs: dict[str, float] = {}
 
     def begin(self) -> None:
@@ -273,7 +275,7 @@ class CallbackCaller:
 
     def _logs_of_fit(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return the logs of the loss and of the compiled metrics, under the names that `Model.fit` gives them."""
-        unnamed = {"accuracy", "error"} - self._metrics  # metrics of the run that compile() did not name
+        unnamed = {"accuracy", "error"} - self._metrics if self._logs_of_fit_only else set()
         found = {name: value for name, value in logs.items() if name.removeprefix("val_") not in unnamed}
         if "accuracy" in logs:
             found |= dict.fromkeys(self._accuracies, logs["accuracy"])

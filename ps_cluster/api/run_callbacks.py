@@ -98,6 +98,7 @@ class RunCallbacks:
             first_epoch=self.first_epoch,
             verbose=self.verbose,
             extra_logs=self.extra_logs,
+            logs_of_fit=self.model is not None,
         )
 
     def _built_model(self) -> keras.Model:

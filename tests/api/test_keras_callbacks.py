@@ -175,6 +175,17 @@ def test_callbacks_see_the_weights_of_the_epoch_and_the_logs_under_the_names_of_
     assert history.epoch == [4, 5] and history.history["val_acc"] == [0.7, 0.7]
 
 
+@pytest.mark.parametrize(("logs_of_fit", "seen"), [(True, ["loss"]), (False, ["error", "loss", "val_error"])])
+def test_the_runs_own_metric_is_told_unless_the_caller_has_compiled_the_model_without_it(run_dir, logs_of_fit, seen):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    history = keras.callbacks.History()
+    caller = CallbackCaller([history], model, epochs=1, logs_of_fit=logs_of_fit)
+    save(run_dir, 10, [1, 2])
+    caller.end_epoch(Epoch(0, 10, {"loss": 1.0, "error": 0.5, "val_error": 0.7}), run_dir.checkpoints)
+    assert sorted(history.history) == seen
+
+
 def test_an_exception_of_a_callback_says_in_which_method_it_was_raised(run_dir):
     def fails(epoch, logs):
         raise ZeroDivisionError
