@@ -117,6 +117,11 @@ def recurrent():
     return stack(words, LAYERS.Bidirectional(gru), of="words")
 
 
+def gated():
+    layers = LAYERS.LSTM(4, dropout=0.2, return_sequences=True), LAYERS.GroupNormalization(2), LAYERS.Flatten()
+    return stack(LAYERS.Embedding(7, 3), *layers, of="words")
+
+
 KINDS = {
     "noise, also in a model in the model": (noise, ["row"]),
     "batch norms of rows": (rows, ["row"]),
@@ -125,6 +130,7 @@ KINDS = {
     "a batch norm at each time": (in_time, ["words"]),
     "regularisers, and state and loss of a layer of one's own": (losing, ["row"]),
     "gru both ways": (recurrent, ["words"]),
+    "lstm, and norms of groups": (gated, ["words"]),
     "attention, and two inputs": (attending, ["row", "words"]),
     "a subclassed model": (Subclassed, ["row"]),
     "a subclassed model that takes no training": (WithoutTraining, ["row"]),
