@@ -70,8 +70,9 @@ class Result(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the table of arms. `form`: the format of its numbers."""
+    """A column of the table of arms. `key`: its name in files for programs. `form`: the format of its numbers."""
 
+    key: str
     heading: str
     form: str
     read: ReadColumn
@@ -173,8 +174,8 @@ def _write(benchmark: Benchmark, results: Sequence[Result], output: Path) -> Non
     packed = benchmark.packed
     rows = []
     for result, arm in _lines(results):
-        spreads = {column.heading: column.spread(result, arm) for column in benchmark.columns}
-        values = {heading: spread.model_dump() for heading, spread in spreads.items() if spread}
+        spreads = {column.key: column.spread(result, arm) for column in benchmark.columns}
+        values = {key: spread.model_dump() for key, spread in spreads.items() if spread}
         rows.append({**result.about, "arm": arm.name, **values})
     write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": benchmark.unit, "rows": rows})
 
@@ -191,9 +192,15 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     def first_to(rates: Rates, arm: BenchArm) -> list[float] | None:
         return None if arm.name == first or arm.slowed else ratios(rates, first, arm.name)
 
-    columns = [Column(f"{unit}/s", ",.0f", rates_of), Column(f"{first} ÷ this", ".2f", first_to)]
+    columns = [
+        Column("rate", f"{unit}/s", ",.0f", rates_of),
+        Column("first_to_this", f"{first} ÷ this", ".2f", first_to),
+    ]
     if any(arm.slowed for arm in arms):
-        columns += [Column("share kept", ".2f", kept), Column("kept ÷ ideal", ".2f", kept_of_ideal)]
+        columns += [
+            Column("share_kept", "share kept", ".2f", kept),
+            Column("share_of_ideal", "kept ÷ ideal", ".2f", kept_of_ideal),
+        ]
     return columns
 
 

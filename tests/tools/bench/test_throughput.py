@@ -40,8 +40,8 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
     assert (written["dataset"], written["unit"]) == ("cifar10", "steps")
     rates = {"median": 200, "min": 100, "max": 300, "n": 2, "values": [100, 300]}
     single, sync = written["rows"]
-    assert single == {"weights": 1_000, "arm": "single", "steps/s": rates}, "no ratio to itself"
-    assert (sync["arm"], sync["steps/s"]["median"], sync["single ÷ this"]["values"]) == ("sync", 300, [0.5, 0.75])
+    assert single == {"weights": 1_000, "arm": "single", "rate": rates}, "no ratio to itself"
+    assert (sync["arm"], sync["rate"]["median"], sync["first_to_this"]["values"]) == ("sync", 300, [0.5, 0.75])
 
 
 def test_a_run_that_was_over_before_it_had_a_rate_is_refused():
