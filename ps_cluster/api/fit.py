@@ -17,7 +17,7 @@ from ps_cluster.api.fit_data import Examples, FitData, evaluate, fit_data
 from ps_cluster.api.keras_callbacks import accuracy_names, check_callbacks, metric_names
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
-from ps_cluster.api.run_callbacks import CHECKPOINTS_KEPT, RunCallbacks, with_epochs_scored
+from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 from ps_cluster.api.train import train_new
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
@@ -26,9 +26,7 @@ from ps_cluster.models.keras_losses import compares_numbers
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.report.terminal import print_line
-from ps_cluster.training.saver import MOST_WAITING_BYTES
 
-BYTES_OF_A_WEIGHT = 12  # in a checkpoint: the weight in float32, and two slots of the optimizer
 METRIC_EXAMPLES = 2_048  # the number of examples for measuring the metrics that the run does not report
 # Settings that the arguments of `fit` decide → the argument.
 _OF_ARGUMENTS = {
@@ -100,15 +98,16 @@ def fit(
       epochs: the number of the last epoch.
       verbose: 0 prints nothing, 2 prints a line for each epoch, and 1 or "auto" prints the lines of the run too.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
-        process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
+        process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch, or change the learning
+        rate, are refused.
       validation_split: the fraction of the examples that is held out and scored, taken from the end of the arrays.
       validation_data: (x, y), (x, y, sample_weight), or a stream. These examples are scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: class → the weight of its examples in the loss.
       sample_weight: a weight for each example.
       initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
-      steps_per_epoch: the number of batches of an epoch; needed for a generator or an endless stream. Of these, and of a
-        stream of unknown length, only so many batches are read, and each epoch trains on them.
+      steps_per_epoch: the number of batches of an epoch; needed for a stream without end. Of a generator or a
+        tf.data.Dataset only so many batches are read then, and each epoch trains on them.
       validation_steps: the number of batches of `validation_data` to score; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
       validation_freq: has to be 1, because a separate process scores every epoch.
@@ -164,7 +163,6 @@ def fit(
         values = with_epochs_scored(
             _settings_of(model, data, epochs - initial_epoch, class_weight) | values,
             passes=data.passes,
-            kept=_checkpoints_to_keep(model, epochs),
         )
         history = keras.callbacks.History()
         extra_logs = partial(
@@ -178,6 +176,7 @@ def fit(
             callbacks=[*found, *([EpochLines(epochs)] if level else []), history],
             model=model,
             passes=data.passes,
+            steps=data.steps,
             first_epoch=initial_epoch,
             verbose=level,
             examples=data.train.part(0, 2),
@@ -234,12 +233,6 @@ def _whole(name: str, value: object, least: int = 1) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or found < least:
         raise UserError(f"{name}: got {one_line(repr(value), 50)}: give a whole number of at least {least}")
     return found
-
-
-def _checkpoints_to_keep(model: keras.Model, epochs: int) -> int:
-    """Return how many checkpoints of a model are kept for callbacks, which may be slower than the training."""
-    most = MOST_WAITING_BYTES // (BYTES_OF_A_WEIGHT * max(1, model.count_params())) if model.built else 0
-    return max(CHECKPOINTS_KEPT, min(epochs, most))
 
 
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:

@@ -54,12 +54,14 @@ class FitData:
 
     Attributes:
       batch_size: the number of examples in a batch.
+      steps: the number of batches of an epoch.
       passes: the length of an epoch, in passes over the training examples.
     """
 
     train: Examples
     validation: Examples | None
     batch_size: int
+    steps: int
     passes: float
 
     @property
@@ -110,13 +112,12 @@ def fit_data(
             if stream is not None:
                 raise UserError("validation_split: it needs arrays, and x is a stream: give validation_data")
             train, validation = _split(train, validation_split)
-        passes = 1.0
+        of_pass = math.ceil(len(train) / size)  # the batches of a pass, of which the last may be smaller
+        steps, passes = of_pass, 1.0
         if steps_per_epoch is not None and (stream is None or stream.length is not None):
-            whole, rest = divmod(
-                steps_per_epoch, math.ceil(len(train) / size)
-            )  # the last batch of a pass may be smaller
+            steps, (whole, rest) = steps_per_epoch, divmod(steps_per_epoch, of_pass)
             passes = whole + rest * size / len(train)
-        yield FitData(train, validation, size, passes)
+        yield FitData(train, validation, size, steps, passes)
 
 
 def _validation(
@@ -171,18 +172,23 @@ def _arrays(model: keras.Model, names: _Names, x: Any, y: Any, weight: Any) -> E
 
 
 class _Stream(NamedTuple):
-    """A stream of batches. `length`: the number of its batches; None if it is unknown or without end."""
+    """A stream of batches.
+
+    Attributes:
+      length: the number of batches in one pass over its examples; None if it is not known. A tf.data.Dataset may repeat
+        its examples, and does not say how often.
+      is_endless: whether it has no end, or may have none.
+    """
 
     batches: Iterable[Any]
     length: int | None
-    is_endless: bool  # whether it has no end, or may have none
+    is_endless: bool
 
 
 def _stream(x: Any) -> _Stream | None:
     """Return a stream; None for arrays."""
     if isinstance(x, tf.data.Dataset):
-        count = int(x.cardinality())
-        return _Stream(x.as_numpy_iterator(), count if count >= 0 else None, count == tf.data.INFINITE_CARDINALITY)
+        return _Stream(x.as_numpy_iterator(), None, int(x.cardinality()) == tf.data.INFINITE_CARDINALITY)
     if isinstance(x, keras.utils.PyDataset):
         numbers = count_from(0) if x.num_batches is None else range(x.num_batches)
         return _Stream((x[number] for number in numbers), x.num_batches, x.num_batches is None)
@@ -202,8 +208,8 @@ def _written(
 ) -> tuple[Examples, int]:
     """Write the examples of a stream to files. Return them, and the number of examples in the first batch.
 
-    A stream of known length is read for all epochs, up to its end. Of another one only the `steps` batches of one epoch are
-    read, because it may repeat the same examples for ever.
+    With `steps`, a stream whose pass has a known length is read for all epochs, but only for one pass. Of another stream
+    only the `steps` batches of one epoch are read, because it may repeat the same examples.
     """
     if y is not None or weight is not None:
         raise UserError(
@@ -216,7 +222,8 @@ def _written(
     most = steps if steps is None or stream.length is None else steps * epochs
     found = write_stream(stream.batches, own, what, steps=most, say=say)
     if what == "x":
-        say("x: each epoch trains on these examples, so put random augmentation into layers of the model")
+        which = "these examples" if steps is None or stream.length is not None else f"these first {steps:,} batches"
+        say(f"x: each epoch trains on {which}, so put random augmentation into layers of the model")
     x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
     return Examples(x, y, _weight(what, found.weights)), found.first_batch
 

@@ -147,12 +147,13 @@ class EpochReader:
 
         Args:
           examples: the number of examples of an epoch.
-          examples_per_update: the examples of an update. An epoch may end up to half an update before `examples`.
+          examples_per_update: the examples of an update. An epoch may end up to half an update before `examples`, or up to
+            half an epoch if an update is longer than an epoch.
           scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
           metric: the metric that each update reports, "accuracy" or "error".
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
-        self._examples_per_update = examples_per_update
+        self._margin = min(examples_per_update, examples) / 2
         # The journal of the first parameter server has a row for each update, in the order in which they were applied. Once a
         # checkpoint is on the disk, the rows of all updates in it are there too.
         self._updates, self._metric = JournalTail(run_dir, 0), metric
@@ -165,7 +166,7 @@ class EpochReader:
         """Yield the epochs that have ended since the last call."""
         rows = self._evaluation.new_rows() if self._scored else self._new_checkpoints()
         for row in rows:
-            number = math.floor(((row.examples or 0) + self._examples_per_update / 2) / self._examples) - 1
+            number = math.floor(((row.examples or 0) + self._margin) / self._examples) - 1
             is_new = row.step not in self._seen and number > self._last_number
             self._seen.add(row.step)
             if not is_new:

@@ -30,16 +30,13 @@ from ps_cluster.runs.run_dir import RunDir
 CHECKPOINTS_KEPT = 10  # so many that a slow callback usually still finds the checkpoint of its epoch
 
 
-def with_epochs_scored(
-    values: Mapping[str, Any], *, passes: float = 1.0, kept: int = CHECKPOINTS_KEPT
-) -> dict[str, Any]:
+def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
     """Return settings with which each epoch is scored, unless the caller has chosen when checkpoints are written.
 
     Args:
       passes: the length of an epoch, in passes over the training examples.
-      kept: the number of checkpoints that are kept.
     """
-    found = {"checkpoints.keep": kept, **values}
+    found = {"checkpoints.keep": CHECKPOINTS_KEPT, **values}
     if not {"checkpoints.every_epochs", "checkpoints.every_seconds"} & values.keys():
         found = {"checkpoints.every_epochs": passes, "checkpoints.exact": True, **found}
     return found
@@ -54,7 +51,9 @@ class RunCallbacks:
       examples: some of the caller's examples, with which the model's metrics are built. Keras decides by the shape of
         the targets which metric "accuracy" means, and the run may store one-hot targets as labels.
       passes: the length of an epoch, in passes over the training examples.
-      first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
+      steps: the length of an epoch in batches, for callbacks; None: that of one pass.
+      first_epoch, verbose, extra_logs: as for `CallbackCaller`.
+      say: called with each line about the data set.
     """
 
     run_dir: RunDir
@@ -62,6 +61,7 @@ class RunCallbacks:
     model: keras.Model | None = None
     examples: Examples | None = None
     passes: float = 1.0
+    steps: int | None = None
     first_epoch: int = 0
     verbose: int = 0
     extra_logs: Callable[[], Mapping[str, float]] = dict
@@ -94,11 +94,11 @@ class RunCallbacks:
             self.callbacks,
             self._built_model(),
             epochs=self.first_epoch + round(training.epochs / self.passes),
-            steps=math.ceil(self.passes * examples / training.batch_size_per_worker),
+            steps=self.steps or math.ceil(examples / training.batch_size_per_worker),
             first_epoch=self.first_epoch,
             verbose=self.verbose,
             extra_logs=self.extra_logs,
-            logs_of_fit=self.model is not None,
+            logs_of_fit=self.model is not None and self.model.compiled,
         )
 
     def _built_model(self) -> keras.Model:

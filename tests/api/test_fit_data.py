@@ -30,9 +30,9 @@ def arrays(x, y=None, weight=None, model=PLAIN, say=lambda line: None, **options
 
 
 def epoch(x, y=None, **options):
-    """Return the number of training examples, the batch size and the length of an epoch in passes over the examples."""
+    """Return the number of training examples, the batch size, and the length of an epoch in batches and in passes."""
     with fit_data(PLAIN, x, y, None, say=lambda line: None, **options) as data:
-        return len(data.train), data.batch_size, data.passes
+        return len(data.train), data.batch_size, data.steps, data.passes
 
 
 class Batches(keras.utils.PyDataset):
@@ -81,20 +81,19 @@ def test_training_examples_are_scored_only_where_there_are_no_validation_data():
 
 
 def test_an_epoch_of_some_steps_has_as_many_batches_as_that_of_keras():
-    assert epoch(X, Y) == (20, 32, 1.0)
-    assert epoch(X, Y, batch_size=8, steps_per_epoch=2, epochs=5) == (20, 8, 0.8)
-    assert epoch(X, Y, batch_size=8, steps_per_epoch=3) == (20, 8, 1.0), "the third batch has only 4 examples"
-    assert epoch(X, Y, batch_size=8, steps_per_epoch=7) == (20, 8, 2.4)
-    assert epoch(X, Y, batch_size=8, steps_per_epoch=1, validation_split=0.5) == (10, 8, 0.8)
+    assert epoch(X, Y) == (20, 32, 1, 1.0)
+    assert epoch(X, Y, batch_size=8, steps_per_epoch=2, epochs=5) == (20, 8, 2, 0.8)
+    assert epoch(X, Y, batch_size=8, steps_per_epoch=3) == (20, 8, 3, 1.0), "the third batch has only 4 examples"
+    assert epoch(X, Y, batch_size=8, steps_per_epoch=7) == (20, 8, 7, 2.4)
+    assert epoch(X, Y, batch_size=8, steps_per_epoch=1, validation_split=0.5) == (10, 8, 1, 0.8)
 
 
-def test_a_stream_of_known_length_is_read_for_all_epochs_and_an_endless_one_for_one():
+def test_a_stream_whose_pass_has_a_known_length_is_read_for_all_epochs_and_another_one_for_one():
+    assert epoch(Batches(workers=1), steps_per_epoch=2, epochs=2) == (16, 4, 2, 0.5)
+    assert epoch(Batches(workers=1), steps_per_epoch=2, epochs=9) == (20, 4, 2, 0.4)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
-    assert epoch(batches, steps_per_epoch=2, epochs=2) == (16, 4, 0.5)
-    assert epoch(batches, steps_per_epoch=2, epochs=9) == (20, 4, 0.4)
-    assert epoch(Batches(workers=1), steps_per_epoch=2, epochs=9) == (20, 4, 0.4)
-    assert epoch(batches.repeat(), steps_per_epoch=2, epochs=9) == (8, 4, 1.0)
-    assert epoch(generated(), steps_per_epoch=2, epochs=9) == (8, 4, 1.0)
+    for stream in (batches, batches.repeat(9), batches.repeat(), generated()):
+        assert epoch(stream, steps_per_epoch=2, epochs=9) == (8, 4, 2, 1.0)
 
 
 def test_validation_steps_cut_the_validation_data():

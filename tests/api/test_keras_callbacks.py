@@ -131,6 +131,13 @@ def test_an_epoch_is_over_when_its_last_examples_are_trained_on_give_or_take_hal
     assert [(epoch.number, epoch.checkpoint) for epoch in reader.new_epochs()] == [(0, 13), (1, 25)]
 
 
+def test_an_update_that_is_longer_than_an_epoch_ends_the_last_epoch_that_it_reaches(run_dir):
+    reader = EpochReader(run_dir, 32, examples_per_update=96, scored=True)
+    for step, examples in ((1, 96), (2, 192)):
+        add(run_dir, "evaluation.jsonl", step=step, examples=examples)
+    assert [epoch.number for epoch in reader.new_epochs()] == [2, 5]
+
+
 def compiled_model():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     model.compile("sgd", "mse", metrics=["acc", keras.metrics.AUC(name="area")])
