@@ -94,19 +94,19 @@ def task(
     from ps_cluster.report.metrics_server import with_metrics
     from ps_cluster.report.progress import make_lines
 
-    topology, own = _given_cluster(cluster_file, kind, index)
-    set_log_task(str(own))
-    config = given.resolved(topology.size).config
-    with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
-        options_of_task = one_task.TaskOptions(resume, wait_seconds, min_workers)
-        try:
+    try:
+        topology, own = _given_cluster(cluster_file, kind, index)
+        set_log_task(str(own))
+        config = given.resolved(topology.size).config
+        with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
+            options_of_task = one_task.TaskOptions(resume, wait_seconds, min_workers)
             return one_task.run_one_task(
                 config, run_dir, topology, own, options=options_of_task, view=view, notify=print_line
             )
-        except UserError as error:
-            if (temporary := temporary_failure(error)) is None:
-                raise
-            raise temporary from error
+    except UserError as error:
+        if (temporary := temporary_failure(error)) is None:
+            raise
+        raise temporary from error
 
 
 def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tuple[ClusterTopology, Task]:

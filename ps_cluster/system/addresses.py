@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 LOOKED_UP_WITHIN_S = 3.0
 _AT_ONCE = 64
+_threads: list[threading.Thread] = []  # those of earlier calls that may still wait for an answer
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -37,7 +38,7 @@ def unknown_hosts(
     """Return the hosts in addresses `host:port` whose names this machine can't look up within `within_s` seconds.
 
     The system may wait for an unreachable name server for half a minute, and meanwhile ignore signals. So daemon threads
-    look up the names, up to 64 at a time.
+    look up the names, up to 64 at a time, those of earlier calls included.
     """
     hosts = list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
     known, left = set[str](), deque(hosts)
@@ -52,10 +53,12 @@ def unknown_hosts(
                 look_up(host)
                 known.add(host)
 
-    threads = [threading.Thread(target=look_up_the_next, daemon=True) for _ in hosts[:_AT_ONCE]]
+    _threads[:] = [thread for thread in _threads if thread.is_alive()]
+    threads = [threading.Thread(target=look_up_the_next, daemon=True) for _ in hosts[: _AT_ONCE - len(_threads)]]
     deadline = time.monotonic() + within_s
     for thread in threads:
         thread.start()
+    _threads.extend(threads)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     left.clear()  # so that a thread whose answer comes too late asks for no other name

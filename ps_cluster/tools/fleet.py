@@ -160,7 +160,7 @@ class Fleet:
         self._notify(f"{job.name} died and is continued (retry {self._restarts.deaths(job.task)} of {RETRIES}): {why}")
         try:
             self._launch(job)
-        except UserError as error:
+        except (UserError, OSError) as error:  # OSError: the machine refuses another process
             return self._over(job, "failed", str(error))
         return None
 

@@ -146,7 +146,8 @@ class RunProgress:
     def end_of_window(self) -> int:
         """The first step id that can't be handed out yet, because the ledgers are full or a checkpoint comes first."""
         end = self.closed_steps + self._config.ledger_window
-        return end if self.held_at is None else min(end, self.held_at * self._steps_per_update)
+        held_at = self.held_at  # another thread may change it to None
+        return end if held_at is None else min(end, held_at * self._steps_per_update)
 
     def end_of_dispatch(self, begin: int, updates: int) -> int:
         """Return the end (exclusive) of a dispatch that begins at update `begin` and has up to `updates` updates."""
@@ -156,7 +157,8 @@ class RunProgress:
     @property
     def is_held(self) -> bool:
         """Whether all updates before `held_at` were handed out, so that none follows before the checkpoint."""
-        return self.held_at is not None and self.scheduled_updates.first_missing >= self.held_at
+        held_at = self.held_at  # another thread may change it to None
+        return held_at is not None and self.scheduled_updates.first_missing >= held_at
 
     def note_scheduled(self, updates: np.ndarray) -> None:
         """Count `updates` (int64 [k]) that were handed out as one dispatch. Without rounds, an update is one step."""
