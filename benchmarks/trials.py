@@ -271,6 +271,8 @@ def shares_of_cores(cores: Sequence[int], at_a_time: int) -> list[set[int]]:
 def score_of(settings: Mapping[str, Any]) -> float | None:
     """Train with some settings, and return the metric of the last weights; None if the training diverged.
 
+    The settings have no time limit, so a training that did not diverge has a last score.
+
     Raises:
       RunFailed: the training failed.
     """

@@ -87,8 +87,8 @@ def resume_run(
     """Resume the run in `root`. Return the exit code. Raises UserError if the run can't be resumed.
 
     `more`: the settings to change, or None. Only these may change: the length of the whole run (`training.epochs` or
-    `training.steps`), its time limit (`training.max_seconds`), the number of `cluster.parameter_servers`, and what
-    TensorBoard shows.
+    `training.steps`), its time limit (`training.max_seconds`), the number of `cluster.parameter_servers`,
+    `cluster.isolation`, and what TensorBoard shows.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):

@@ -6,8 +6,10 @@ from benchmarks import headline, records
 from ps_cluster.tools.bench.arms import CLUSTER, SYNC, with_straggler
 from ps_cluster.tools.bench.throughput import Result
 
+NOT_MEASURED = {"default_single", "cifar10_94", "cifar10_94_single"}
 
-@pytest.mark.parametrize("name", [name for name in headline.REPEATED if (records.RECORDS / f"{name}.json").exists()])
+
+@pytest.mark.parametrize("name", sorted(headline.REPEATED.keys() - NOT_MEASURED))
 def test_a_training_of_today_has_the_settings_of_the_one_that_was_measured(name):
     again = f"measure it again: python -m benchmarks.headline --parts {name} --data-dir DATA"
     assert records.read(name).settings == headline.REPEATED[name].settings(), again

@@ -149,7 +149,8 @@ def _metric(finding: GroupFinding, measure: Measure) -> str:
     if found is None:
         return "diverged" if group.diverged == len(group.records) else "–"
     metric = group.metric
-    some = f" ({group.diverged} of {len(group.records)} diverged)" if group.diverged else finding.runs_with(measure)
+    diverged = f" ({group.diverged} of {len(group.records)} diverged)" if group.diverged else ""
+    some = diverged if found.n == len(group.records) - group.diverged else diverged + finding.runs_with(measure)
     spread = "" if found.sd is None else f" ± {metric.scale * found.sd:{metric.difference_spec}}"
     return metric.number(found.mean) + spread + some
 
