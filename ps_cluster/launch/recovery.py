@@ -69,6 +69,7 @@ class Recovery:
 
     def __init__(self, limits: RunLimits, on_death: OnDeaths):
         self._stable_s = limits.stable_s
+        self._longest_delay_s = limits.restart_delays_s[-1]
         self._on_death = on_death
         self._policy = RestartPolicy[Task | None](limits.restart_delays_s)
         self._streaks: dict[Task | None, _Streak] = {}
@@ -97,6 +98,8 @@ class Recovery:
         streak.died.add(death.task)
         streak.updates = updates
         delay_s = self._policy.record_death(key, self._on_death[death.task.type].restarts)
+        if delay_s is not None and death.pid is None:  # the machine has no room for another process, and needs time
+            delay_s = self._longest_delay_s
         streak.started_s = now_s + (delay_s or 0.0)
         return delay_s
 

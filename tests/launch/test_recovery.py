@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_restarts_in_a_row_back_off_until_the_task_is_given_up(who, every_s, upd
     recovery = Recovery(RunLimits(stable_s=20), ON_DEATH)
     answers = [recovery.record_death(death_of(who), n * updates_each, n * every_s) for n in range(len(delays))]
     assert answers == delays
+
+
+def test_a_task_that_the_machine_refuses_to_start_is_tried_again_after_the_longest_delay():
+    recovery = Recovery(RunLimits(restart_delays_s=(0.0, 4.0, 10.0)), ON_DEATH)
+    refused = replace(death_of("worker-0"), pid=None)
+    assert [recovery.record_death(one, 0, now_s=0.0) for one in (refused, refused)] == [10.0, 10.0]
+    assert recovery.record_death(death_of("worker-1"), 0, now_s=0.0) == 0.0
 
 
 def test_the_last_delay_is_that_of_all_further_restarts_and_a_new_streak_begins_with_the_first():
