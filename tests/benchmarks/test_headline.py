@@ -6,7 +6,7 @@ from benchmarks import headline, records
 from ps_cluster.tools.bench.arms import CLUSTER, SYNC, with_straggler
 from ps_cluster.tools.bench.throughput import Result
 
-NOT_MEASURED = {"default_single", "cifar10_94_single"}
+NOT_MEASURED = {"default_single"}
 
 
 @pytest.mark.parametrize("name", sorted(headline.REPEATED.keys() - NOT_MEASURED))
