@@ -106,8 +106,8 @@ def fit(
       class_weight: class → the weight of its examples in the loss.
       sample_weight: a weight for each example.
       initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
-      steps_per_epoch: the number of batches of an epoch; needed for a stream without end. Of a generator or a
-        tf.data.Dataset only so many batches are read then, and each epoch trains on them.
+      steps_per_epoch: the number of batches of an epoch; needed for a stream without end. If it is given, only the
+        batches of one epoch are read from a generator or a tf.data.Dataset, and every epoch trains on them.
       validation_steps: the number of batches of `validation_data` to score; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
       validation_freq: has to be 1, because a separate process scores every epoch.

@@ -112,10 +112,10 @@ def fit_data(
             if stream is not None:
                 raise UserError("validation_split: it needs arrays, and x is a stream: give validation_data")
             train, validation = _split(train, validation_split)
-        of_pass = math.ceil(len(train) / size)  # the batches of a pass, of which the last may be smaller
-        steps, passes = of_pass, 1.0
-        if steps_per_epoch is not None and (stream is None or stream.length is not None):
-            steps, (whole, rest) = steps_per_epoch, divmod(steps_per_epoch, of_pass)
+        steps, passes = math.ceil(len(train) / size), 1.0  # of one pass, whose last batch may be smaller
+        if steps_per_epoch is not None and (stream is None or stream.is_one_pass):
+            whole, rest = divmod(steps_per_epoch, steps)
+            steps = steps_per_epoch
             passes = whole + rest * size / len(train)
         yield FitData(train, validation, size, steps, passes)
 
@@ -145,7 +145,7 @@ def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
 
 
 class _Names(NamedTuple):
-    """What messages call the inputs, the targets and the weights."""
+    """The names of the inputs, the targets and the weights in messages."""
 
     x: str
     y: str
@@ -175,24 +175,25 @@ class _Stream(NamedTuple):
     """A stream of batches.
 
     Attributes:
-      length: the number of batches in one pass over its examples; None if it is not known. A tf.data.Dataset may repeat
-        its examples, and does not say how often.
+      is_one_pass: whether it has each example once. Any other stream may repeat its examples, and does not say so.
       is_endless: whether it has no end, or may have none.
     """
 
     batches: Iterable[Any]
-    length: int | None
+    is_one_pass: bool
     is_endless: bool
 
 
 def _stream(x: Any) -> _Stream | None:
     """Return a stream; None for arrays."""
     if isinstance(x, tf.data.Dataset):
-        return _Stream(x.as_numpy_iterator(), None, int(x.cardinality()) == tf.data.INFINITE_CARDINALITY)
+        is_endless = int(x.cardinality()) == tf.data.INFINITE_CARDINALITY
+        return _Stream(x.as_numpy_iterator(), is_one_pass=False, is_endless=is_endless)
     if isinstance(x, keras.utils.PyDataset):
-        numbers = count_from(0) if x.num_batches is None else range(x.num_batches)
-        return _Stream((x[number] for number in numbers), x.num_batches, x.num_batches is None)
-    return _Stream(x, None, True) if isinstance(x, Iterator) else None
+        is_endless = x.num_batches is None
+        numbers = count_from(0) if is_endless else range(x.num_batches)
+        return _Stream((x[number] for number in numbers), is_one_pass=not is_endless, is_endless=is_endless)
+    return _Stream(x, is_one_pass=False, is_endless=True) if isinstance(x, Iterator) else None
 
 
 def _written(
@@ -208,8 +209,8 @@ def _written(
 ) -> tuple[Examples, int]:
     """Write the examples of a stream to files. Return them, and the number of examples in the first batch.
 
-    With `steps`, a stream whose pass has a known length is read for all epochs, but only for one pass. Of another stream
-    only the `steps` batches of one epoch are read, because it may repeat the same examples.
+    With `steps`, all batches that the epochs need are read from a stream of one pass, as far as it has them. From any other
+    stream only the `steps` batches of one epoch are read, because it may repeat its examples.
     """
     if y is not None or weight is not None:
         raise UserError(
@@ -219,10 +220,10 @@ def _written(
         raise UserError(f"{what}: the stream may have no end: give {_steps_argument(what)}")
     own = folder / what
     own.mkdir()
-    most = steps if steps is None or stream.length is None else steps * epochs
+    most = steps * epochs if steps is not None and stream.is_one_pass else steps
     found = write_stream(stream.batches, own, what, steps=most, say=say)
     if what == "x":
-        which = "these examples" if steps is None or stream.length is not None else f"these first {steps:,} batches"
+        which = "these examples" if steps is None or stream.is_one_pass else f"these first {steps:,} batches"
         say(f"x: each epoch trains on {which}, so put random augmentation into layers of the model")
     x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
     return Examples(x, y, _weight(what, found.weights)), found.first_batch

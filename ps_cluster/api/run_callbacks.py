@@ -27,7 +27,9 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 
-CHECKPOINTS_KEPT = 10  # so many that a slow callback usually still finds the checkpoint of its epoch
+CHECKPOINTS_KEPT = (
+    10  # callbacks may be this many epochs behind the training, and still find the weights of their epoch
+)
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:

@@ -359,7 +359,7 @@ class DataSet(Named, Generic[OwnSettings]):
 
     @property
     def has_views(self) -> bool:
-        """Whether `views` returns a function. To call `views` imports TensorFlow; to read this property does not."""
+        """Whether `views` returns a function. Unlike a call of `views`, this does not import TensorFlow."""
         return type(self).views is not DataSet.views
 
     @property

@@ -43,8 +43,8 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What is divided among the workers. `data`: the batches, and each worker has the whole network. `layers`: the layers of the
-network. `width`: the units of each layer."""
+"""What is divided among the workers: `data`, where each worker has the whole network and batches of its own; `layers`, the
+layers of the network; or `width`, the units of each layer."""
 
 
 class Flow(NamedTuple):

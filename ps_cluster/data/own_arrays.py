@@ -232,7 +232,7 @@ def _check_same(
     train, test = found["train"], found.get("test", found["train"])
     if set(train) == set(test):
         return
-    if len(without_names) == 2:  # inputs, one of which is read as images
+    if len(without_names) == 2:  # two arrays without names differ only if one of them is read as images
         image, other = ("train", "test") if "image" in train else ("test", "train")
         rows, name = found[other]["x"], f"{axis}_{other}"
         if rows.dtype == np.uint8:

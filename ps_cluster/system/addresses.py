@@ -61,5 +61,5 @@ def unknown_hosts(
     _threads.extend(threads)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    left.clear()  # so that a thread whose answer comes too late asks for no other name
+    left.clear()  # a thread whose answer comes too late then looks up no further name
     return [host for host in hosts if host not in known]

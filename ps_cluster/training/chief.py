@@ -226,7 +226,7 @@ class Chief:
 
     @property
     def _rests(self) -> bool:
-        """Whether no step is handed out before a state is saved."""
+        """Whether the chief hands out no steps for now, because a state has to be saved first."""
         return self._session.saver.rests or self._progress.is_held
 
     def _keep_up(self, phase: Phase, handed_out: int) -> None:

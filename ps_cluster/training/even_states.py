@@ -28,7 +28,7 @@ class EvenStates:
 
     @property
     def rests(self) -> bool:
-        """Whether to pause the handing out of steps, so that all shards reach the same steps for a snapshot."""
+        """Whether the chief has to hand out no steps for now, so that all shards come to the same steps for a snapshot."""
         return self._rested_s >= 0
 
     @property

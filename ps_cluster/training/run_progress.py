@@ -156,7 +156,7 @@ class RunProgress:
 
     @property
     def is_held(self) -> bool:
-        """Whether all updates before `held_at` were handed out, so that none follows before the checkpoint."""
+        """Whether the next update has to wait for a checkpoint: all updates before `held_at` were handed out."""
         held_at = self.held_at  # another thread may change it to None
         return held_at is not None and self.scheduled_updates.first_missing >= held_at
 

@@ -468,7 +468,7 @@ def test_runs_that_did_not_train_for_equal_times_are_refused(tmp_path, no_plots)
         write_report(roots, tmp_path / "report")
     page = write_report(roots, tmp_path / "forced", force=True).page.read_text()
     assert "2 of 4 runs have no score at the time limit, so no final test accuracy." in page
-    assert "the final test accuracy is not compared, as some run has none" in page
+    assert "the final test accuracy is not compared, because it is missing in some run" in page
 
 
 def test_a_run_whose_only_score_came_after_its_time_limit_has_no_final_score(tmp_path):
