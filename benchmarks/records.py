@@ -2,6 +2,7 @@
 
     python -m benchmarks.records write     # the tables of README.md and docs/, from benchmarks/records/*.json
     python -m benchmarks.records age       # how much of the code has changed since each record
+    python -m benchmarks.records difference cifar10_94 cifar10_94_single    # of two trainings with the same seeds
 
 A page names the records of a table in the line above the table: `<!-- records: default_run arms -->`. This program makes what
 follows, up to `<!-- end -->`: the table and, for each record, its command, processor, date and commit. After
@@ -212,6 +213,20 @@ def age() -> None:
             "its commit is not in this checkout" if ended.returncode else f"{lines:,} lines of its code changed since"
         )
         print_line(f"{path.stem}: {record.date}, commit {record.commit}: {changed}")
+
+
+@main.command()
+@click.argument("of")
+@click.argument("against")
+def difference(of: str, against: str) -> None:
+    """Print the means of two repeated trainings (benchmarks/headline.py), and the difference OF minus AGAINST, seed by seed."""
+    mine, theirs = ({str(row["figure"]).partition(", ")[2]: row for row in read(name).rows} for name in (of, against))
+    means, differences = (Column(heading="", spread=spread) for spread in ("deviation", "interval"))
+    for figure in [name for name in mine if name in theirs]:
+        values, digits = [one[figure]["values"] for one in (mine, theirs)], mine[figure].get("digits")
+        pairs = [a - b for a, b in zip(*values)]
+        told = " against ".join(f"{means.text(one, digits)} (n = {len(one)})" for one in values)
+        print_line(f"{figure}: {told}, difference {differences.text(pairs, digits)} (95 % interval, n = {len(pairs)})")
 
 
 if __name__ == "__main__":

@@ -16,20 +16,9 @@ _LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
 
 # The system refuses a file for one of these reasons only for a while, e.g. because the server of a shared folder is away.
 _MAY_PASS = {
-    errno.EIO,
-    errno.EREMOTEIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETUNREACH,
-    errno.ENOTCONN,
-    errno.ENFILE,
-    errno.EMFILE,
-    errno.ENOMEM,
-    errno.ENOSPC,
-    errno.EDQUOT,
-}
+    errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.ENETUNREACH, errno.ENOTCONN, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT,
+}  # fmt: skip
 
 # TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"

@@ -2,7 +2,9 @@ import json
 import sys
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks import records
 from benchmarks.records import Column, Record, keep, table
 
 
@@ -44,3 +46,13 @@ def test_a_record_keeps_its_command_without_paths_and_becomes_a_table(tmp_path, 
     lines = ["| network | images/s | n |", "| --- | ---: | ---: |", "| a | 2 (1 to 3) | 2 |", "| b | 2.2 | 1 |"]
     assert table([record]).splitlines() == lines
     assert table([record, record], commits=True).splitlines()[0] == "| network | images/s | n | commit |"
+
+
+def test_the_figures_that_two_trainings_share_are_compared_seed_by_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    columns = {"figure": Column(heading="result"), "values": Column(heading="values")}
+    for name, values in (("a", [3.0, 5.0, 9.0]), ("b", [2.0, 3.0])):
+        rows = [{"figure": f"run {name}, score", "values": values, "digits": 1}]
+        keep(tmp_path / f"{name}.json", [*rows, {"figure": f"run {name}, only {name}", "values": [1.0]}], columns)
+    told = CliRunner().invoke(records.main, ["difference", "a", "b"]).output
+    assert told == "score: 5.7 ± 3.1 (n = 3) against 2.5 ± 0.7 (n = 2), difference 1.5 ± 6.4 (95 % interval, n = 2)\n"
