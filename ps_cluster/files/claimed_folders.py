@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.errors import UserError
@@ -20,8 +21,18 @@ def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> 
         raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another folder")
 
 
-def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
+def claim(
+    output: Path,
+    plan: str,
+    content: str,
+    noun: str,
+    *,
+    besides: str = LOCK,
+    extends: Callable[[Path], bool] = lambda file: False,
+) -> None:
     """Write the plan of the work into its folder, whose lock the caller holds.
+
+    `extends`: returns whether the new plan only adds work to the different plan in a file. It then replaces that plan.
 
     Raises UserError if the folder holds another plan, or has files but no plan, or can't be written.
     """
@@ -29,7 +40,7 @@ def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LO
     try:
         if file.is_file():
             untrusted.refuse_foreign(file)
-            if file.read_bytes() != content.encode():
+            if file.read_bytes() != content.encode() and not extends(file):
                 raise UserError(f"--output: '{output}' holds another {noun}: choose another folder, or remove it")
         check_unclaimed(output, plan, noun, besides)
         write_whole(file, content)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     "--output",
     type=OUTPUT_FOLDER,
     default=Path("comparison"),
-    help="Folder of runs and report; an unfinished comparison in it is continued.",
+    help="Folder of runs and report; an unfinished comparison in it is continued, also with more seeds.",
 )
 @option(
     "--force",

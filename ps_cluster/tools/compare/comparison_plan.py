@@ -103,8 +103,14 @@ class WrittenPlan(BaseModel):
     """The fields of the file PLAN that are read again. The file also has the other fields of `Comparison`."""
 
     settings: dict[str, Any] | None = None
+    seeds: int = 0
     trained_in_this_order: list[str] = []  # the names of the runs
     rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
+
+    def is_part_of(self, other: WrittenPlan) -> bool:
+        """Return whether the runs of the other plan begin with the runs of this one, because it has at least as many seeds."""
+        count = len(self.trained_in_this_order)
+        return self.seeds <= other.seeds and other.trained_in_this_order[:count] == self.trained_in_this_order
 
 
 def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:

@@ -29,6 +29,7 @@ from ps_cluster.tools.compare.comparison_plan import (
     PlannedRun,
     WrittenPlan,
     planned_runs,
+    read_plan,
     training_order,
 )
 from ps_cluster.tools.compare.labels import baseline_of, labels
@@ -42,6 +43,8 @@ def train_all(
     comparison: Comparison, output: Path, *, baseline: str | None = None, tensorboard: bool = False
 ) -> tuple[list[Path], int]:
     """Train those runs that are not trained yet, in the order of `training_order`. Record the plan and the order.
+
+    A comparison that was made with fewer seeds is continued with the seeds that are new.
 
     Return the run directories in the order of the plan, and the exit code of the first run that failed, or else 0. An
     interrupted run is trained again from its beginning, so that its times belong to one training.
@@ -132,5 +135,12 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
     # Only the report uses the target: another target needs no new runs.
     content = comparison.model_dump(mode="json", exclude={"target_score"})
     names, scaled = [run.name for run in runs], [run.name for run in runs if run.scaled]
-    content |= WrittenPlan(trained_in_this_order=names, rates_scaled=scaled).model_dump(exclude={"settings"})
-    claimed_folders.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)
+    plan = WrittenPlan(seeds=comparison.seeds, trained_in_this_order=names, rates_scaled=scaled)
+    content |= plan.model_dump(exclude={"settings"})
+
+    def only_adds_seeds(file: Path) -> bool:
+        before = read_plan(output)
+        fewer = content | before.model_dump(exclude={"settings"})
+        return before.is_part_of(plan) and file.read_bytes() == dump_yaml(fewer).encode()
+
+    claimed_folders.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE, extends=only_adds_seeds)

@@ -233,9 +233,19 @@ def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference():
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
-    comparison_run.train_all(comparison(), tmp_path / "out")
-    with pytest.raises(UserError, match="holds another comparison"):
-        comparison_run.train_all(comparison(seeds=2), tmp_path / "out")
+    comparison_run.train_all(comparison(seeds=2), tmp_path / "out")
+    for other in ({"seeds": 1}, {"seeds": 2, "arms": arms("async")}, {"seeds": 3, "arms": arms("async")}):
+        with pytest.raises(UserError, match="holds another comparison"):
+            comparison_run.train_all(comparison(**other), tmp_path / "out")
+
+
+def test_more_seeds_continue_a_comparison_that_was_made_with_fewer(tmp_path, trained):
+    few, _ = comparison_run.train_all(comparison(seeds=1), tmp_path)
+    trained.names.clear()
+    many, code = comparison_run.train_all(comparison(seeds=3), tmp_path)
+    assert code == 0 and set(few) < set(many) and len(many) == 3 * len(few)
+    assert set(trained.names) == {root.name for root in set(many) - set(few)}, "and no run of the first seed"
+    assert read_plan(tmp_path).seeds == 3 and len(read_plan(tmp_path).trained_in_this_order) == len(many)
 
 
 def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_ended():
