@@ -61,6 +61,8 @@ class Arm:
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
       momentum_key: the name of the setting that holds the momentum.
       momenta: the momenta to choose from. A rule without momentum has (). The first rates are tried with the first of them.
+      averaged: the number of last scores whose mean is the score of a trial. At a constant learning rate, single scores
+        vary from one checkpoint to the next.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Arm:
     scale: float
     momentum_key: str = ""
     momenta: tuple[float, ...] = ()
+    averaged: int = 1
 
     def merit(self, score: float | None) -> float:
         """Return a score such that larger is better. `score`: None for a training that diverged."""
@@ -99,7 +102,7 @@ class Trial(BaseModel):
 
     Attributes:
       held_out: the number of training examples that were held out and scored; 0: the test examples were scored.
-      score: the metric of the last weights; None if the training diverged.
+      score: the metric of the last weights, or the mean of the last scores (`Arm.averaged`); None if the training diverged.
       commit: the code that trained.
     """
 
@@ -244,7 +247,7 @@ class Study:
         }  # fmt: skip
         if choice.momentum is not None:
             settings[arm.momentum_key] = choice.momentum
-        score = score_of(settings)
+        score = score_of(settings, arm.averaged)
         trial = Trial(
             arm=arm.name, **choice.model_dump(), seed=seed, held_out=held_out, score=score,
             commit=machine.describe().commit or "unknown",
@@ -268,8 +271,8 @@ def shares_of_cores(cores: Sequence[int], at_a_time: int) -> list[set[int]]:
     return [set(cores[number::at_a_time]) or {cores[number % len(cores)]} for number in range(at_a_time)]
 
 
-def score_of(settings: Mapping[str, Any]) -> float | None:
-    """Train with some settings, and return the metric of the last weights; None if the training diverged.
+def score_of(settings: Mapping[str, Any], averaged: int = 1) -> float | None:
+    """Train with some settings, and return the mean of the last `averaged` scores; None if the training diverged.
 
     The settings have no time limit, so a training that did not diverge has a last score.
 
@@ -279,4 +282,5 @@ def score_of(settings: Mapping[str, Any]) -> float | None:
     with TemporaryDirectory(prefix="trial-") as folder:
         root = Path(folder) / "run"
         train(root, settings, may_diverge=True)
-        return read_record(root).final
+        record = read_record(root)
+        return None if record.diverged else mean(value for _, value in record.track[-averaged:])
