@@ -12,6 +12,7 @@ all other weights (rule `muon_adam`). Neither has weight decay. An interrupted s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, keep, print_table
-from benchmarks.staleness_chart import Rule, arm
+from benchmarks.staleness_chart import MUON_ADAM, Rule, arm
 from benchmarks.trials import Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
@@ -29,7 +30,7 @@ from ps_cluster.report.terminal import print_line
 NETWORK, DELAYS = "byte_lm", (0, 1)
 RULES = (
     Rule("adam", "adam", momenta=(0.9,)),
-    Rule("muon_adam", "muon_adam", momenta=(0.9,), settings={"optimizer.matrices": ["block*kernel"]}),
+    replace(MUON_ADAM, momenta=(0.9,)),
 )
 ARMS = {(rule.name, delay): arm(NETWORK, rule, delay) for rule, delay in product(RULES, DELAYS)}
 COLUMNS = {

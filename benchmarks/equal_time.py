@@ -4,9 +4,9 @@
     python -m benchmarks.equal_time --draw
 
 First the constant learning rate of each mode is chosen on held-out examples, with one seed, by the mean of the last three
-scores: the grid is widened until the best rate is not at its edge. In these trials one worker or process computes what the mode computes, so that two trials can
-share the cores: the staleness of three workers is emulated, and an update of `sync` or `sync-ps` becomes an update of `single`
-with the batches of all workers whose gradients it averages.
+scores: the grid is widened until the best rate is not at its edge. In these trials one worker or process computes what the
+mode computes, so that two trials can share the cores: the staleness of three workers is emulated, and an update of `sync` or
+`sync-ps` becomes an update of `single` with the batches of all workers whose gradients it averages.
 
 Then three real workers and a parameter server train for 240 s in each mode and with each seed, one run after the other. All
 processes share the cores of this machine, so a worker that waits leaves its core to the others. What three machines of their

@@ -8,7 +8,7 @@ scores do not depend on the speed of the machine, and two trainings can share tw
 point, and the momentum of a rule that has one, are the best on held-out examples with one seed
 (`benchmarks/trials.py`); the grid is widened until the best rate is not at its edge. Then each point is trained with
 fresh seeds on all training examples, and the last weights are scored on the test examples (for byte_lm on 1,000 of
-them, spread evenly). An interrupted study continues with the same command.
+them, spread evenly). An interrupted study continues with the same command. With byte_lm, `muon` is rule `muon_adam`.
 
 `--draw` prints the table and the differences that the pages name, with Holm's correction over all of them, and writes the
 figure beside the record. It needs no training.
@@ -76,6 +76,8 @@ RULES = (
     Rule("adam, predict", "adam", "predict", alone="adam"),
     Rule("muon", "muon"),
 )
+# As in language models: the matrices of the hidden layers follow Muon, and all other weights Adam.
+MUON_ADAM = Rule("muon_adam", "muon_adam", settings={"optimizer.matrices": ["block*kernel"]})
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Work:
       held_out: the number of training examples that are held out to choose the rate and the momentum.
       rates: the first learning rates of each rule. They are the same for each staleness.
       adam: further settings of rule adam.
+      instead: name of a rule → the rule that stands for it with this network.
     """
 
     settings: Mapping[str, Any]
@@ -96,6 +99,7 @@ class Work:
     held_out: int
     rates: Mapping[str, tuple[float, ...]]
     adam: Mapping[str, Any] = field(default_factory=dict)
+    instead: Mapping[str, Rule] = field(default_factory=dict)
 
 
 SHARED = {"model.precision": "float32", "evaluation.draw_results": False, "evaluation.recompute_updates": False}
@@ -124,8 +128,9 @@ WORKS = {
         held_out=500,
         rates={
             "sgd": (0.1, 0.2, 0.4, 0.8), "momentum": (0.02, 0.04, 0.08, 0.16), "adam": (0.0005, 0.001, 0.002, 0.004),
-            "muon": (0.005, 0.01, 0.02, 0.04), "muon_adam": (0.005, 0.01, 0.02, 0.04),
+            "muon_adam": (0.005, 0.01, 0.02, 0.04),
         },
+        instead={"muon": MUON_ADAM},
     ),
 }  # fmt: skip
 
@@ -135,6 +140,7 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
     if rule.alone and not staleness:
         return arm(network, next(other for other in RULES if other.name == rule.alone), 0)
     work = WORKS[network]
+    rule = work.instead.get(rule.name, rule)
     settings: dict[str, Any] = {
         **SHARED,
         "model.name": network,
@@ -157,6 +163,11 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
 def arms_of(network: str) -> list[Arm]:
     """Return all arms of a network, each once."""
     return list({one.name: one for one in (arm(network, *point) for point in product(RULES, STALENESS))}.values())
+
+
+def study_of(network: str, record: Path) -> Study:
+    """Return the study of a network. Trials of `benchmarks/delay_of_one.py` are some of its points, and are used again."""
+    return Study(record, arms_of(network), used_again=[RECORDS / "delay_trials.json"])
 
 
 def differences(study: Study, network: str) -> list[Difference]:
@@ -214,11 +225,17 @@ def figure(study: Study, networks: Sequence[str]) -> Plot:
 
 
 def draw(record: Path) -> None:
-    """Print the table and the differences of the trials in a record, and draw the chart beside it."""
-    studies = {network: Study(record, arms_of(network)) for network in WORKS}
-    networks = [network for network, study in studies.items() if any(study.finals(one) for one in arms_of(network))]
+    """Print the table and the differences of the trials in a record, and draw the chart beside it.
+
+    A network is shown if each of its points has a final trial.
+    """
+    studies = {network: study_of(network, record) for network in WORKS}
+    networks = [network for network, study in studies.items() if all(study.finals(one) for one in arms_of(network))]
     if not networks:
-        raise UserError(f"--record: '{record}' has no final trials yet: run the study without --draw first")
+        raise UserError(
+            f"--record: '{record}' does not have a final trial of each point of a network yet: run the study without --draw "
+            "first"
+        )
     rows = [row for network in networks for row in rows_of(studies[network], network)]
     print_table(keep(record.with_name("staleness_chart.json"), rows, COLUMNS))
     found = [one for network in networks for one in differences(studies[network], network)]
@@ -248,7 +265,7 @@ def main(
     if network is None:
         raise UserError("--network: give one, or --draw")
     data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
-    Study(record, arms_of(network)).train(seeds, at_a_time, data)
+    study_of(network, record).train(seeds, at_a_time, data)
 
 
 if __name__ == "__main__":

@@ -173,23 +173,37 @@ class Wanted(NamedTuple):
     held_out: int
 
 
+def _trials_in(record: Path) -> list[Trial]:
+    return [Trial.model_validate(row) for row in read_json(record, Record).rows]
+
+
 class Study:
     """The trials of some arms, which are kept in a record."""
 
-    def __init__(self, record: Path, arms: Sequence[Arm]):
-        """Read the trials that the record already has. `record`: a JSON file, which may be missing."""
+    def __init__(self, record: Path, arms: Sequence[Arm], used_again: Sequence[Path] = ()):
+        """Read the trials that the records already have.
+
+        Args:
+          record: the JSON file of the study, which may be missing.
+          used_again: the records of other studies, whose trials of arms with the same names are used too.
+        """
         self._record = record
         self._arms = arms
         self._lock = threading.Lock()
-        self._trials = [Trial.model_validate(row) for row in read_json(record, Record).rows] if record.exists() else []
+        self._trials = _trials_in(record) if record.exists() else []
+        self._of_others = [trial for other in used_again for trial in _trials_in(other)]
+
+    @property
+    def _all(self) -> list[Trial]:
+        return [*self._of_others, *self._trials]
 
     def tried(self, arm: Arm) -> dict[Choice, float | None]:
         """Return the choices that were tried for an arm, with their scores on held-out examples."""
-        return {trial.choice: trial.score for trial in self._trials if trial.arm == arm.name and trial.held_out}
+        return {trial.choice: trial.score for trial in self._all if trial.arm == arm.name and trial.held_out}
 
     def finals(self, arm: Arm) -> dict[int, Trial]:
         """Return the final trials of an arm by their seeds."""
-        return {trial.seed: trial for trial in self._trials if trial.arm == arm.name and not trial.held_out}
+        return {trial.seed: trial for trial in self._all if trial.arm == arm.name and not trial.held_out}
 
     def scores(self, arm: Arm) -> dict[int, float]:
         """Return the scores of an arm's final trials by their seeds, without trainings that diverged."""

@@ -96,6 +96,17 @@ def test_of_runs_that_end_with_an_error_only_one_that_diverged_is_a_result(tmp_p
         train(tmp_path / "run", {}, checkout=tmp_path, may_diverge=True)
 
 
+def test_trials_of_another_study_are_used_again_and_stay_in_its_record(tmp_path):
+    other = study(
+        tmp_path, [arm(momenta=())], *(trial("a", rate, 0, 100, score) for rate, score in ((0.1, 5.0), (0.2, 6.0)))
+    )
+    mine = Study(tmp_path / "mine.json", [arm(momenta=())], used_again=[tmp_path / "record.json"])
+    assert mine.tried(arm()) == other.tried(arm()) and len(mine.tried(arm())) == 2
+    mine.keep(trial("a", 0.4, 0, 100, 4.0))
+    again = Study(tmp_path / "mine.json", [arm(momenta=())])
+    assert list(again.tried(arm()).values()) == [4.0], "its own record has only its own trials"
+
+
 @pytest.mark.cluster
 def test_a_training_that_diverged_has_no_score():
     settings = {"model.name": "mlp", "data.dataset": "synthetic", "mode.name": "single", "training.steps": 60}
