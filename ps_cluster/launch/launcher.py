@@ -52,6 +52,7 @@ def run_local(
     task_argv: tuple[str, ...] = TASK_ARGV,
     limits: RunLimits = RunLimits(),
     tensorboard: bool = False,
+    stop_requests: StopRequests | None = None,
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
@@ -63,6 +64,7 @@ def run_local(
       began: the monotonic time from which start-up and wall seconds are counted, or None for the time of the call.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
+      stop_requests: counts the signals that ask to stop, so that the caller learns of them also if the run completes.
     Raises:
       UserError: a private network is required but impossible here, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.
@@ -71,7 +73,7 @@ def run_local(
     clock = AwakeClock()  # one clock for all limits; every wait reads it, which keeps it going
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
-        StopRequests() as stop_requests,
+        stop_requests or StopRequests() as stop_requests,
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         ForkServer(

@@ -41,7 +41,7 @@ from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
 from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.system.machine import fastest_precision
-from ps_cluster.system.stop_signals import stop_signals
+from ps_cluster.system.stop_signals import StopRequests, stop_signals
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
 
 
@@ -53,11 +53,13 @@ def new_root(mode: str, model: str) -> Path:
 
 def start_run(
     config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False,
-    tensorboard: bool = False,
+    tensorboard: bool = False, stop_requests: StopRequests | None = None,
 ) -> int:  # fmt: skip
     """Run a new training in `root`. Return the exit code. Raises UserError for bad input.
 
-    `anew`: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
+    Args:
+      anew: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
+      stop_requests: counts the signals that ask to stop, as for `run_local`.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -77,7 +79,10 @@ def start_run(
             if slow := slow_line(config, complete, dataset):
                 view.notice(slow)
             complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
-        return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
+        return run_local(
+            complete, run_dir, dataset,
+            resume=False, view=view, began=began, tensorboard=tensorboard, stop_requests=stop_requests,
+        )  # fmt: skip
 
 
 def resume_run(

@@ -32,6 +32,7 @@ from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.private_network import network_for
 from ps_cluster.system.run_processes import life_of
+from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 
@@ -97,6 +98,7 @@ def launch(tmp_path, capfd):
         isolation="off",
         draws=False,
         task_argv=None,
+        stop_requests=None,
         **behaviours,
     ) -> int:
         settings = {"cluster.evaluator": bool(evaluator), "data.dataset": "synthetic", "cluster.workers": workers}
@@ -107,7 +109,7 @@ def launch(tmp_path, capfd):
         argv = (sys.executable, scripted_task.__file__, json.dumps({**behaviours, "evaluator": evaluator}))
         call.view = view or FakeView()
         given = {"resume": resume, "view": call.view, "began": began, "task_argv": task_argv or argv, "limits": limits}
-        code = run_local(config, call.run_dir, dataset, **given)
+        code = run_local(config, call.run_dir, dataset, stop_requests=stop_requests, **given)
         captured = capfd.readouterr()
         call.output, call.errors = captured.out, captured.err.splitlines()
         call.summary = json.loads(call.run_dir.summary.read_text())
@@ -217,6 +219,17 @@ def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
     view.notice = lambda line: interrupt(signal.SIGTERM) if "Ctrl-C again" in str(line) else None
     assert launch(view, limits=replace(LIMITS, grace_s=60), chief="ignores_sigterm") == 128 + signal.SIGTERM
     assert launch.summary["outcome"] == "stopped" and launch.summary["wall_seconds"] < 30
+
+
+def test_the_caller_learns_of_a_request_to_stop_that_came_too_late_to_change_the_run(launch):
+    class View(FakeView):
+        def close(self):
+            super().close()
+            interrupt()
+
+    requests = StopRequests()
+    assert launch(View(), stop_requests=requests) == 0 and launch.summary["outcome"] == "completed"
+    assert requests.count == 1
 
 
 def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(launch, monkeypatch):

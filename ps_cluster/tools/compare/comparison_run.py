@@ -22,6 +22,7 @@ from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import tensorboard_server
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.compare.comparison_plan import (
     PLAN,
     REPORT,
@@ -46,8 +47,9 @@ def train_all(
 
     A comparison that was made with fewer seeds is continued with the seeds that are new.
 
-    Return the run directories in the order of the plan, and the exit code of the first run that failed, or else 0. An
-    interrupted run is trained again from its beginning, so that its times belong to one training.
+    Return the run directories in the order of the plan, and an exit code: that of the first run that failed, that of a
+    signal that asked to stop before all runs were trained, or else 0. An interrupted run is trained again from its
+    beginning, so that its times belong to one training.
 
     Args:
       output: the folder of the comparison; the caller holds its lock (files/locks.py).
@@ -106,12 +108,15 @@ def _with_compiled_rate(comparison: Comparison, runs: Sequence[PlannedRun], data
 
 
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
+    stop_requests = StopRequests()
     for number, run in enumerate(runs, 1):
         root = roots[run.name]
         if not outcome_of(root):
+            if stop_requests.count:  # a run that is asked to stop near its end still completes
+                return stop_requests.exit_code
             view = make_view()
             view.notice(f"run {number} of {len(runs)}: {run.name}")
-            code = start_run(run.config, root, view=view, anew=True)
+            code = start_run(run.config, root, view=view, anew=True, stop_requests=stop_requests)
             if not outcome_of(root):  # a run that diverged has an outcome, and is a result too
                 return code or INTERRUPTED
         # All checkpoints were kept for scoring; those of many runs would fill the disk.

@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -120,17 +122,23 @@ def test_every_comparison_in_configs_can_be_run(file):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """`names` of the runs that `train_all` trains; each ends at step 9 with `outcome`, its newest score of step `scored`."""
-    trained = SimpleNamespace(names=[], outcome="completed", scored=9)
+    """`names` of the runs that `train_all` trains; each ends at step 9 with `outcome`, its newest score of step `scored`.
 
-    def start_run(config, root, *, view, anew):
+    Each run returns `code`. The `asked_in`-th run is asked to stop so late that it ends as usual.
+    """
+    trained = SimpleNamespace(names=[], outcome="completed", scored=9, code=0, asked_in=0)
+
+    def start_run(config, root, *, view, anew, stop_requests):
         assert anew
         trained.names.append(root.name)
+        with stop_requests:
+            if len(trained.names) == trained.asked_in:
+                os.kill(os.getpid(), signal.SIGTERM)
         shutil.rmtree(root, ignore_errors=True)
         run_dir = RunDir.create(root)
         run_dir.summary.write_text(json.dumps({"outcome": trained.outcome, "evaluation": {"step": trained.scored}}))
         checkpoints.mark_ended(run_dir.checkpoints, last_step=9, outcome="completed")
-        return 0
+        return trained.code
 
     monkeypatch.setattr(comparison_run, "resolve_data", lambda *_, notify: only_named())
     monkeypatch.setattr(comparison_run, "start_run", start_run)
@@ -166,6 +174,18 @@ def test_a_run_that_was_interrupted_while_it_was_trained_or_scored_stops_the_com
     vars(trained).update(ended)
     _, code = comparison_run.train_all(comparison(), tmp_path / "out")
     assert code == INTERRUPTED and len(trained.names) == 1
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("completed", 0), ("diverged", 1)])
+def test_a_run_that_ends_after_a_request_to_stop_is_kept_and_is_the_last_one(tmp_path, trained, outcome, code):
+    trained.outcome, trained.code, trained.asked_in = outcome, code, 2
+    begun = comparison(arms=arms("async", "single"), seeds=2)
+    _, code = comparison_run.train_all(begun, tmp_path / "out")
+    assert code == 128 + signal.SIGTERM and len(trained.names) == 2
+    trained.asked_in = 4
+    _, code = comparison_run.train_all(begun, tmp_path / "out")
+    assert code == 0, "the request came in the last run, so nothing is left to train"
+    assert trained.names == [run.name for run in training_order(planned_runs(begun))]
 
 
 def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_path, trained):
