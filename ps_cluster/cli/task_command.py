@@ -21,7 +21,7 @@ from ps_cluster.cli.options import (
 from ps_cluster.cli.value_types import OUTPUT_FOLDER, OneOf, Whole
 from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Resume, Task
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.process_variables import TF_CONFIG, set_log_task
 from ps_cluster.report.terminal import print_line
 
@@ -103,7 +103,7 @@ def task(
             return one_task.run_one_task(
                 config, run_dir, topology, own, options=options_of_task, view=view, notify=print_line
             )
-    except UserError as error:
+    except (UserError, RunFailed, OSError) as error:
         if (temporary := temporary_failure(error)) is None:
             raise
         raise temporary from error

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import FailedComputation, LostTask, TemporaryFailure, UserError
+from ps_cluster.errors import FailedComputation, LostTask, RunFailed, TemporaryFailure, UserError
 from ps_cluster.models.failures import failure_of_computation, reason_of
 
 # Codes of the TensorFlow errors that show the loss of another task: cancelled, deadline, aborted, unavailable.
@@ -44,13 +44,13 @@ def as_loss(error: BaseException) -> BaseException:
             lost = Task(match[1], int(match[2])) if match else "a task"
             line = f"{lost} was lost; start this task again to continue from the newest snapshot ({reason_of(cause)})"
             return LostTask(line[:MESSAGE_CHARACTERS])
-    if isinstance(error, UserError) and (temporary := temporary_failure(error)) is not None:
+    if isinstance(error, (UserError, RunFailed, OSError)) and (temporary := temporary_failure(error)) is not None:
         return temporary
     return as_failure(error)
 
 
-def temporary_failure(error: UserError) -> TemporaryFailure | None:
-    """Return the failure behind `error` if the system refuses a file only for a while; None for really bad input."""
+def temporary_failure(error: UserError | RunFailed | OSError) -> TemporaryFailure | None:
+    """Return the failure behind `error` if the system refuses a file only for a while, and otherwise None."""
     if not any(isinstance(cause, OSError) and cause.errno in _MAY_PASS for cause in _causes(error)):
         return None
     return TemporaryFailure(f"{error}; run the same command again to continue").with_traceback(error.__traceback__)

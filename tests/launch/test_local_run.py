@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from ps_cluster.config import build_config, load_config, recipe, resolve
 from ps_cluster.config.objectives import ArrayField
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import local_run, workspace
 from ps_cluster.launch import one_task as by_hand
@@ -264,13 +265,25 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
     assert told["options"] == TaskOptions(resume, 600.0, None)
 
 
-@pytest.mark.parametrize(("number", "code"), [(errno.ESTALE, 75), (errno.EACCES, 2)])
-def test_a_run_directory_that_is_away_for_a_moment_is_tried_again_by_a_scheduler(monkeypatch, tmp_path, number, code):
+@pytest.mark.parametrize(
+    ("kind", "number", "code"),
+    [
+        (UserError, errno.ESTALE, 75),
+        (UserError, errno.EACCES, 2),
+        (RunFailed, errno.ESTALE, 75),
+        (RunFailed, errno.EACCES, 1),
+        (OSError, errno.ESTALE, 75),
+        (OSError, errno.EACCES, 1),
+    ],
+)
+def test_a_run_directory_that_is_away_for_a_moment_is_tried_again_by_a_scheduler(
+    monkeypatch, tmp_path, kind, number, code
+):
     def run_one_task(*_, **__):
         try:
             raise OSError(number, os.strerror(number))
         except OSError as error:
-            raise UserError(f"run directory 'run' can't be written: {error.strerror}") from error
+            raise kind(f"run directory 'run' can't be written: {error.strerror}") from error
 
     monkeypatch.setattr(by_hand, "run_one_task", run_one_task)
     environment = {"TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}})}
@@ -278,6 +291,21 @@ def test_a_run_directory_that_is_away_for_a_moment_is_tried_again_by_a_scheduler
     again = "; run the same command again to continue" * (code == 75)
     assert result.stderr == f"Error: run directory 'run' can't be written: {os.strerror(number)}{again}\n"
     assert result.exit_code == code
+
+
+def test_a_leader_whose_states_can_not_be_read_just_now_is_tried_again_by_a_scheduler(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    dataset = only_named("synthetic", tmp_path, 100, 10)
+    monkeypatch.setattr(by_hand, "run_one_task", partial(by_hand.run_one_task, resolve=lambda *_: dataset))
+    monkeypatch.setattr(checkpoints, "open_tensors", refuse)
+    monkeypatch.setattr(checkpoints, "READ_AGAIN_AFTER_S", ())
+    checkpoints.save(RunDir.create(tmp_path / "run").checkpoints, resumable(build_config(), 3, 3), keep=1)
+    options = ("--mode", "single", "--dataset", "synthetic", "--precision", "float32")
+    environment = {"TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}})}
+    result = CliRunner().invoke(main, ["task", "--run-dir", str(tmp_path / "run"), *options], env=environment)
+    assert result.exit_code == 75 and "Stale file handle" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])

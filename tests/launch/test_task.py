@@ -16,10 +16,11 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import BAD_INPUT, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
+from ps_cluster.errors import BAD_INPUT, FAILED, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.checkpoints import StatesUnreadable
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.lifetime import die_with_parent
 from tests.helpers import processes
@@ -260,14 +261,26 @@ def test_a_task_does_what_it_is_there_for_in_its_mode(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(errno.ESTALE, RETRY), (errno.EIO, RETRY), (errno.EACCES, BAD_INPUT), (errno.EROFS, BAD_INPUT)]
+    ("kind", "number", "code"),
+    [
+        (UserError, errno.ESTALE, RETRY),
+        (UserError, errno.EIO, RETRY),
+        (UserError, errno.EACCES, BAD_INPUT),
+        (UserError, errno.EROFS, BAD_INPUT),
+        (StatesUnreadable, errno.ESTALE, RETRY),
+        (StatesUnreadable, errno.EACCES, FAILED),
+        (OSError, errno.ESTALE, RETRY),
+        (OSError, errno.EACCES, FAILED),
+    ],
 )
-def test_a_shared_folder_that_is_away_for_a_moment_is_no_bad_input_of_a_task(run_dir, capfd, number, code):
+def test_a_task_whose_shared_folder_is_away_for_a_moment_is_to_be_started_again(run_dir, capfd, kind, number, code):
     def body():
         try:
             raise OSError(number, os.strerror(number))
         except OSError as refused:
-            raise UserError("'ended.json' can't be read") from refused
+            if kind is OSError:
+                raise
+            raise kind("'ended.json' can't be read") from refused
 
     assert task.carry_out(body, run_dir, Task("evaluator", 0), alone=True) == code
     assert ("run the same command again" in capfd.readouterr().err) == (code == RETRY)
