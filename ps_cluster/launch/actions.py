@@ -85,7 +85,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class AnswerScale:
-    """Answer a request for another number of workers. `line`: what was done, or why the request was refused."""
+    """Answer a request for another number of workers. `line`: what was done, or why it was not done."""
 
     line: str
     refused: bool = False

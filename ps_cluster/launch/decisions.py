@@ -7,7 +7,7 @@ uses a process, a file or a clock.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
@@ -223,14 +223,40 @@ class Decisions:
         return (DrainLeader(self._topology.leader),)
 
     def scale_requested(self, workers: int, now_s: float) -> Actions:
-        """Handle the request of a user for another number of workers (`ps-cluster scale`)."""
+        """Handle the request of a user for another number of workers (`ps-cluster scale`).
+
+        The lowest spare indices start, or the highest indices stop.
+        """
         if self._stage is not RunStage.TRAINING or self._training_restart:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
-        actions = _scale(self._config, self._topology, workers)
-        for action in actions:
-            self._drop_restarts(action.stop if isinstance(action, Scale) else ())
-        return actions
+        if line := _why_not_scaled(self._config, workers):
+            return (AnswerScale(line, refused=True),)
+        topology = self._topology
+        more = workers - len(topology.workers)
+        if not more:
+            return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
+        start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
+        self._drop_restarts(stop)
+        return (Scale(tuple(start), tuple(stop)),)
+
+    def scaled(self, request: Scale, refused: Sequence[TaskExit], now_s: float) -> Actions:
+        """Answer the request of a user, because `Scale` was carried out.
+
+        `refused`: the workers that the machine has refused to start. Report them to `task_died` first, which either plans
+        to start them again or gives them up.
+        """
+        here, not_started = self._topology.workers, [one.task for one in refused]
+        done = [f"stopped {_names(request.stop)}; other workers take their steps"] if request.stop else []
+        if started := [task for task in request.start if task not in not_started]:
+            done.append(f"started {_names(started)}")
+        done += [
+            f"{one}; {'the launcher tries again' if one.task in here else 'training continues without it'}"
+            for one in refused
+        ]
+        workers = sum(task not in not_started for task in here)
+        now = f"now {counted(workers, 'worker')}{_rate_of(self._config, workers)}"
+        return (AnswerScale("; ".join((*done, now)), refused=any(task not in here for task in not_started)),)
 
     # A task dies.
 
@@ -394,18 +420,8 @@ class Decisions:
             self._restarts_at_s.pop(task, None)
 
 
-def _scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
-    """Return the actions that lead to this number of workers: start the lowest spare indices, or stop the highest."""
-    if line := _why_not_scaled(config, workers):
-        return (AnswerScale(line, refused=True),)
-    more = workers - len(topology.workers)
-    if not more:
-        return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
-    start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
-    names = ", ".join(map(str, start or stop))
-    done = f"started {names}" if start else f"stopped {names}; other workers take their steps"
-    now = f"now {counted(workers, 'worker')}{_rate_of(config, workers)}"
-    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; {now}")
+def _names(tasks: Sequence[Task]) -> str:
+    return ", ".join(map(str, tasks))
 
 
 def _why_not_scaled(config: RunConfig, workers: int) -> str | None:

@@ -181,6 +181,7 @@ class EventLoop:
                 refused = cluster.scale(start=start, stop=stop, grace_s=self._limits.grace_s)
                 self._report_started()
                 self._report_refused(refused)
+                self._carry_out(self.decisions.scaled(action, refused, self._clock()))
             case actions.AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
             case actions.DrainLeader(leader):

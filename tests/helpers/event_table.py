@@ -34,6 +34,7 @@ class ScriptedRun:
       patience: training stops early after this many scored checkpoints without a better accuracy.
       max_seconds: training stops early once it has taken so many seconds.
       ended_at: the last update of an earlier session that ended in order.
+      refuses: the additional workers that the machine refuses to start.
     Attributes:
       actions: all actions so far.
     """
@@ -51,6 +52,7 @@ class ScriptedRun:
         patience=None,
         max_seconds=None,
         ended_at=-1,
+        refuses=(),
         **limits,
     ):
         settings = {
@@ -62,6 +64,7 @@ class ScriptedRun:
         self._ps = ps
         self._evaluator, self._snapshot, self._stop_takes_s = evaluator, snapshot, stop_takes_s
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
+        self._refused = {task(name) for name in refuses}
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
         early_stopping = EarlyStopping(self._config, ended_at)
@@ -107,6 +110,20 @@ class ScriptedRun:
         self.pids |= {each: next(self._pid_numbers) for each in self.topology.tasks if each.type in types}
         self.tell(Decisions.cluster_started, self.topology)
 
+    def _scale(self, start, stop):
+        self.topology = self.topology.with_workers(started=start, stopped=stop)
+        self._absent = self.topology.absent
+        self.pids = {each: pid for each, pid in self.pids.items() if each not in stop}
+        self.pids |= {each: next(self._pid_numbers) for each in start if each not in self._refused}
+        self.tell(Decisions.cluster_started, self.topology)
+
+    def _refusals(self, tasks):
+        """Return those of the tasks that the machine refuses to start, after they were reported as deaths."""
+        found = [TaskExit(each, None, 1, Path("log"), "no room") for each in tasks if each in self._refused]
+        for refusal in found:
+            self.tell(Decisions.task_died, refusal)
+        return found
+
     def _stop(self, types):
         self.pids = {each: pid for each, pid in self.pids.items() if each.type not in types}
         self.now += self._stop_takes_s
@@ -118,17 +135,15 @@ class ScriptedRun:
             case ea.RestartTraining():
                 self._start(TRAINING_TYPES)
             case ea.RestartTask(of):
-                self.pids[of] = next(self._pid_numbers)
+                if not self._refusals([of]):
+                    self.pids[of] = next(self._pid_numbers)
             case ea.GiveUp(Task("ps")):
                 self._ps -= 1
             case ea.GiveUp(of):
-                self._obey(ea.Scale((), (of,)))
+                self._scale((), (of,))
             case ea.Scale(start, stop):
-                self.topology = self.topology.with_workers(started=start, stopped=stop)
-                self._absent = self.topology.absent
-                self.pids = {each: pid for each, pid in self.pids.items() if each not in stop}
-                self.pids |= {each: next(self._pid_numbers) for each in start}
-                self.tell(Decisions.cluster_started, self.topology)
+                self._scale(start, stop)
+                self.tell(Decisions.scaled, action, self._refusals(start))
             case ea.Kill(of):
                 self.frozen.discard(of)
             case ea.StopAll():

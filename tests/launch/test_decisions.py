@@ -367,6 +367,8 @@ SCORING = {
 }  # fmt: skip
 
 FROM_1_TO_4 = {"workers": 2, "bounds": (1, 4)}
+NO_ROOM = "worker-3 could not be started: no room (log: log)"
+NO_ROOM_FOR_2 = NO_ROOM.replace("3", "2")
 SCALING = {
     "the lowest spare indices start": Story(
         [BEGINS, (2, scale_to(4))],
@@ -395,6 +397,25 @@ SCALING = {
         ["Scale(, worker-1)", "AnswerScale(stopped worker-1", *taken_back("ps-0"), *again("worker-0"),
          "AnswerScale(1 worker already: nothing to do, False)"],
         FROM_1_TO_4,
+    ),
+    "a worker that the machine refuses to start is not said to be started, and is tried again": Story(
+        [BEGINS, (2, scale_to(4)), (13,)],
+        ["Scale(worker-2, worker-3, )", f"{NO_ROOM}; starting it again in 10 s",
+         f"AnswerScale(started worker-2; {NO_ROOM}; the launcher tries again; now 3 workers, with 0.44 times the learning "
+         "rate that suits 2 workers, False)",
+         "RestartTask(worker-3)", f"{NO_ROOM}; starting it again in 10 s"],
+        FROM_1_TO_4 | {"refuses": ["worker-3"]},
+    ),
+    "a worker that the machine has refused too often is said to be given up": Story(
+        [BEGINS, (2, scale_to(3)), (53,), (54, scale_to(3))],
+        ["Scale(worker-2, )", f"{NO_ROOM_FOR_2}; starting it again in 10 s",
+         f"AnswerScale({NO_ROOM_FOR_2}; the launcher tries again; now 2 workers, False)",
+         *["RestartTask(worker-2)", f"{NO_ROOM_FOR_2}; starting it again in 10 s"] * 4,
+         "RestartTask(worker-2)", "GiveUp(worker-2)",
+         f"{NO_ROOM_FOR_2} (given up after 5 restarts); training continues without worker-2",
+         "Scale(worker-2, )", "GiveUp(worker-2)", "training continues without worker-2",
+         f"AnswerScale({NO_ROOM_FOR_2}; training continues without it; now 2 workers, True)"],
+        FROM_1_TO_4 | {"refuses": ["worker-2"]},
     ),
     "more than were said at the start are refused": Story(
         [BEGINS, (2, scale_to(5))],

@@ -22,6 +22,7 @@ from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scale_requests import ScaleRequest
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import TaskExit
 from tests.helpers.rows import progress_row
@@ -87,8 +88,11 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        ports, types = itertools.count(4000), self._config.mode_kind.cluster.types
-        self.topology = ClusterTopology.local(types, 3, 1, evaluator=False, pick_port=lambda: next(ports))
+        ports, config = itertools.count(4000), self._config
+        types, absent = config.mode_kind.cluster.types, frozenset(range(config.training_workers, config.most_workers))
+        self.topology = ClusterTopology.local(
+            types, config.most_workers, 1, evaluator=False, absent=absent, pick_port=lambda: next(ports)
+        )
         self.pids = {}
         return self._start(self.topology.tasks)
 
@@ -134,8 +138,8 @@ class View:
 def looped(tmp_path):
     """looped(at={seconds: event}, …) → how it ended; the machine and the notices are looped.machine, looped.notices."""
 
-    def call(**events):
-        config = build_config(None, {"data.dataset": "synthetic"})
+    def call(*, most_workers=None, **events):
+        config = build_config(None, {"data.dataset": "synthetic", "cluster.max_workers": most_workers})
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, **events), View()
         clock, limits, call.requests = AwakeClock(lambda: machine.now), RunLimits(), StopRequests()
@@ -217,6 +221,20 @@ def test_tasks_that_the_machine_refuses_to_start_again_are_tried_again_later(loo
         assert later == [f"worker-1 {refused}it again in 10 s"] * 2
     else:  # all start again, so what is refused besides is no news
         assert later == [f"chief-0 {refused}chief, ps and workers again in 10 s from the beginning"]
+
+
+def test_the_answer_to_a_request_for_more_workers_names_those_that_the_machine_has_refused(looped):
+    def ask_for_one_more(machine):
+        machine.refusals = 1
+        write_json(machine.run_dir.scale_request("1"), ScaleRequest(workers=4).model_dump())
+
+    assert looped(at={20: ask_for_one_more}, most_workers=4).outcome == "completed"
+    refused = f"worker-3 could not be started: no more processes (log: {looped.machine.run_dir.launcher_log})"
+    assert looped.notices == [
+        f"{refused}; starting it again in 10 s",
+        f"scale: {refused}; the launcher tries again; now 3 workers",
+    ]
+    assert looped.machine.restarts == {Task("worker", 3): 1}
 
 
 def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(looped):
