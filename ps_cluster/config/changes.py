@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.recipe import OF_DIVIDED, found_rates, has_rates, rated_as, rates_found
+from ps_cluster.config.recipe import BELONG_TOGETHER, OF_DIVIDED, found_rates, has_rates, rated_as, rates_found
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, RULE, flat, nested
 
@@ -41,14 +42,22 @@ class ChangedSetting(NamedTuple):
 
 def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     """Return value and default, by dotted key, of the settings that differ from their defaults."""
-    values = flat(config.model_dump(mode="json"))
-    before = (_DECIDE_RECIPES, _DECIDES_METHOD, _DECIDE_RATES)
-    others = tuple(key for key in values if key not in itertools.chain(*before))
+    values, class_defaults = flat(config.model_dump(mode="json")), _class_defaults(config)
+
+    def differing(keys: Iterable[str], chosen: Mapping[str, ChangedSetting]) -> dict[str, ChangedSetting]:
+        layer = nested({key: one.value for key, one in chosen.items()})
+        default = class_defaults | flat(defaults_for(layer)[0])
+        return {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
+
     found: dict[str, ChangedSetting] = {}
-    for keys in (*before, others):
-        chosen = nested({key: one.value for key, one in found.items()})
-        default = _class_defaults(config) | flat(defaults_for(chosen)[0])
-        found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
+    before = (_DECIDE_RECIPES, _DECIDES_METHOD, _DECIDE_RATES)
+    for keys in before:
+        found |= differing(keys, found)
+    others = [key for key in values if key not in itertools.chain(*before)]
+    # If one of these settings differs from the recipe's rates for the mode, the user has set one of them, and then the run
+    # uses none of these rates: `defaults_for` leaves them out too once it knows such a setting.
+    unlike_found_rates = differing([key for key in others if key in BELONG_TOGETHER], found)
+    found |= differing(others, found | unlike_found_rates)
     return {key: found[key] for key in values if key in found}
 
 

@@ -39,6 +39,14 @@ def test_a_difference_names_the_default_of_the_recipe_and_not_of_the_file_of_all
     assert found["training.epochs"] == ChangedSetting(7.0, usual.training.epochs)
 
 
+def test_a_rate_that_follows_from_the_users_momentum_is_no_difference():
+    """The recipe has a rate for this mode, which is not used with another momentum."""
+    settings = {"model.name": "cifar_tf_cnn", "optimizer.momentum": 0.5}
+    with_its_rate = build_config(None, {"model.name": "cifar_tf_cnn"})
+    assert build_config(None, settings).optimizer.learning_rate != with_its_rate.optimizer.learning_rate, "a fair test"
+    assert values(settings) == settings
+
+
 def test_settings_that_only_one_mode_has_are_held_against_its_own_default():
     for settings in ({"mode.name": "sync-ps"}, {"mode.name": "sync-ps", "mode.backup_workers": 1}):
         assert values(settings) == settings
