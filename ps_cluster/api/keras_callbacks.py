@@ -129,6 +129,7 @@ class Epoch:
     # The `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
     # scores with the prefix `val_`, and the metrics of compile().
     logs: Mapping[str, float]
+    left_out: int = 0  # the number of epochs directly before this one whose checkpoint was deleted before it was read
 
 
 class EpochReader:
@@ -142,6 +143,7 @@ class EpochReader:
         examples_per_update: int = 0,
         scored: bool,
         metric: str = "accuracy",
+        checkpoint_every: float | None = None,
     ):
         """Create a reader that begins with the first epoch.
 
@@ -151,9 +153,16 @@ class EpochReader:
             half an epoch if an update is longer than an epoch.
           scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
           metric: the metric that each update reports, "accuracy" or "error".
+          checkpoint_every: the number of epochs between two checkpoints; None if the run may leave out checkpoints.
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._margin = min(examples_per_update, examples) / 2
+        # The most epochs between two checkpoints. An update that is longer than an epoch ends several epochs at once.
+        self._most_apart = (
+            math.inf
+            if checkpoint_every is None
+            else math.ceil(checkpoint_every + round(examples_per_update / examples))
+        )
         # The journal of the first parameter server has a row for each update, in the order in which they were applied. Once a
         # checkpoint is on the disk, the rows of all updates in it are there too.
         self._updates, self._metric = JournalTail(run_dir, 0), metric
@@ -171,8 +180,11 @@ class EpochReader:
             self._seen.add(row.step)
             if not is_new:
                 continue
+            passed = number - self._last_number
+            left_out = passed - 1 if passed > self._most_apart else 0
             self._last_number = number
-            yield Epoch(number, row.step, self._means_up_to(row.examples or 0) | _validation_logs(row))
+            logs = self._means_up_to(row.examples or 0) | _validation_logs(row)
+            yield Epoch(number, row.step, logs, left_out)
 
     def _means_up_to(self, examples: int) -> dict[str, float]:
         """Return the mean loss and metric of the updates since the last call; {} if there were none.
@@ -253,15 +265,20 @@ class CallbackCaller:
     def end_epoch(self, epoch: Epoch, folder: Path) -> bool:
         """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training.
 
-        If the checkpoint of the epoch is gone, the callbacks are not called, and a line says so.
+        If the checkpoint of this epoch or of the epochs before it is gone, the callbacks are not called for these
+        epochs, and a line says so.
         """
         self.begin()
         number = self._first_epoch + epoch.number
-        if not self.load(folder, epoch.checkpoint):
+        is_there = self.load(folder, epoch.checkpoint)
+        first, last = number - epoch.left_out, number - is_there
+        if first <= last:
+            which = f"epoch {first + 1} is" if first == last else f"epochs {first + 1} to {last + 1} are"
             print_line(
-                f"callbacks: epoch {number + 1} is left out, because its checkpoint was deleted before they were called: they "
-                "are slower than the training, so set checkpoints.keep to a larger number"
+                f"callbacks: {which} left out, because no checkpoint was left when they were called: they are slower than the "
+                "training, so set checkpoints.keep to a larger number"
             )
+        if not is_there:
             return False
         self.last_logs = {**self._logs_of_fit(epoch.logs), **self._extra_logs()}
         with _reported(f"on_epoch_end of epoch {number + 1}"):

@@ -12,12 +12,13 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.api.fit_data import Examples, evaluate
-from ps_cluster.api.keras_callbacks import CallbackCaller, EpochReader
+from ps_cluster.api.keras_callbacks import CallbackCaller, Epoch, EpochReader
 from ps_cluster.config import RunConfig, load_config, user_code
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.compiled_judges import judge_of, zero_targets
@@ -25,11 +26,12 @@ from ps_cluster.models.flat import as_arguments
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import CallbacksRow
 from ps_cluster.runs.run_dir import RunDir
 
-CHECKPOINTS_KEPT = (
-    10  # callbacks may be this many epochs behind the training, and still find the weights of their epoch
-)
+# Checkpoints wait for the callbacks, as far as there is room (training/saver.py). This many are kept in any case, so
+# callbacks may be this many epochs behind the training, and still find the weights of their epoch.
+CHECKPOINTS_KEPT = 10
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
@@ -80,12 +82,14 @@ class RunCallbacks:
     @cached_property
     def _reader(self) -> EpochReader:
         data, config = self._dataset, self._config
+        every = config.checkpoints.every_epochs
         return EpochReader(
             self.run_dir,
             self.passes * config.examples_seen(data.train_examples),
             examples_per_update=config.examples_per_update,
             scored=config.cluster.evaluator,
             metric=OBJECTIVES[data.spec.objective].metric_name,
+            checkpoint_every=every / self.passes if every is not None and config.checkpoints.exact else None,
         )
 
     @cached_property
@@ -122,13 +126,28 @@ class RunCallbacks:
 
     def look(self) -> bool:
         """Call the callbacks for all new epochs. Return whether a callback wants to end the training."""
+        if self.run_dir.config.is_file() and not self.run_dir.callbacks.is_file():  # before there is a checkpoint
+            self._keep_checkpoints_above(0)
         if not self.run_dir.progress.is_file():
             return False
         self._caller.begin()
-        return any(self._caller.end_epoch(epoch, self.run_dir.checkpoints) for epoch in self._reader.new_epochs())
+        return any(map(self._end_epoch, self._reader.new_epochs()))
+
+    def _end_epoch(self, epoch: Epoch) -> bool:
+        wants_end = self._caller.end_epoch(epoch, self.run_dir.checkpoints)
+        self._keep_checkpoints_above(epoch.checkpoint)
+        return wants_end
+
+    def _keep_checkpoints_above(self, step: int) -> None:
+        """Tell the run that the callbacks still need the checkpoints of all later steps."""
+        append_row(self.run_dir.callbacks, CallbacksRow(step=step))
 
     def finish(self) -> None:
-        """Load the last weights into the model, and call `on_train_end`."""
-        if steps := checkpoints.steps(self.run_dir.checkpoints):
-            self._caller.load(self.run_dir.checkpoints, max(steps))
+        """Load the last weights into the model, call `on_train_end`, and remove checkpoints that waited for this."""
+        folder = self.run_dir.checkpoints
+        if steps := checkpoints.steps(folder):
+            self._caller.load(folder, max(steps))
         self._caller.end()
+        self.run_dir.callbacks.unlink(missing_ok=True)
+        if not self._config.evaluation.after_training:
+            checkpoints.keep_newest(folder, self._config.checkpoints.keep)

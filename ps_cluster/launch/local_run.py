@@ -99,6 +99,7 @@ def resume_run(
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         untrusted.refuse_foreign(run_dir.config)
         run_dir.make_folders()
+        run_dir.callbacks.unlink(missing_ok=True)  # callbacks never follow a resumed run
         before = load_config(run_dir.config)
         config = resolve_resumed(run_dir.config, dict(more or {}), os.environ).config
         config.check_fits_one_machine()

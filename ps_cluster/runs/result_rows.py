@@ -295,6 +295,12 @@ class EvaluationRow(ScoreRow):
         return self.model_dump(exclude={"time"}, exclude_none=True)
 
 
+class CallbacksRow(Row):
+    """A row of metrics/callbacks.jsonl. `step`: that of the last checkpoint that callbacks got; 0 before the first."""
+
+    step: Count
+
+
 class PredictionsHeader(Row):
     """The header of metrics/predictions.safetensors: the predictions of one checkpoint for each test example.
 

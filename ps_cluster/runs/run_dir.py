@@ -69,6 +69,8 @@ class RunDir:
     progress = _Place("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
     work = _Place("metrics/work.json")  # The work of each process at the time of the newest progress row.
     evaluation = _Place("metrics/evaluation.jsonl")  # A row for each scored checkpoint, one JSON object per line.
+    # A row for each epoch for which Keras callbacks were called. The file exists while they follow the run.
+    callbacks = _Place("metrics/callbacks.jsonl")
     # The predictions of the last scored checkpoint for all test examples.
     predictions = _Place("metrics/predictions.safetensors")
     samples = _Place("metrics/samples")  # The folder of sampled updates that wait to be computed again.

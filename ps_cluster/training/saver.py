@@ -16,7 +16,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_rows import read_rows
+from ps_cluster.files.json_rows import last_row, read_rows
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
@@ -26,7 +26,7 @@ from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_even, newest_even
-from ps_cluster.runs.result_rows import EvaluationRow
+from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.even_states import EvenStates
@@ -49,7 +49,7 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 # The user has asked for each checkpoint of whole epochs, and comparisons need these checkpoints at the same number of examples
 # in all modes. So the pause after such a save is only as long as the save itself: saves take at most half of the chief's time.
 EPOCH_PAUSE_FACTOR = 1
-# Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this total size.
+# Checkpoints that wait for the evaluator or for Keras callbacks are kept, up to this total size.
 MOST_WAITING_BYTES = 2_000_000_000
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
@@ -194,19 +194,29 @@ class Saver:
     def _checkpoints_kept(self) -> int:
         """Return the number of checkpoints to keep: all of them if they are to be scored after training.
 
-        Checkpoints of whole epochs are kept until they are scored. The evaluator scores them in the order of their steps.
+        Checkpoints that wait for the evaluator or for Keras callbacks are kept as far as there is room. Both take them
+        in the order of their steps.
         """
-        settings = self._config.checkpoints
         if self._config.evaluation.after_training:
             return ALL
-        if settings.every_epochs is None or not self._config.cluster.evaluator:
-            return settings.keep
-        # After a roll-back, checkpoints of steps below the last scored one may be new, so each step is looked up.
-        scored = {row.step for row in read_rows(self._run_dir.evaluation, EvaluationRow)}
-        waiting = [state for state in checkpoints.states(self._run_dir.checkpoints) if state.step not in scored]
+        waiting = self._waiting_checkpoints()
         largest = max((state.path.stat().st_size for state in waiting), default=0)
         room = MOST_WAITING_BYTES // largest if largest else 0
-        return max(settings.keep, min(len(waiting) + 1, room))  # + 1 for the checkpoint that is to be written
+        # + 1 for the checkpoint that is to be written
+        return max(self._config.checkpoints.keep, min(len(waiting) + 1, room))
+
+    def _waiting_checkpoints(self) -> list[checkpoints.State]:
+        """Return the checkpoints of whole epochs that are not scored yet, and those that callbacks have not had yet."""
+        is_scored = self._config.checkpoints.every_epochs is not None and self._config.cluster.evaluator
+        # After a roll-back, checkpoints of steps below the last scored one may be new, so each step is looked up.
+        # Callbacks skip such checkpoints, because they were called for these epochs before.
+        scored = {row.step for row in read_rows(self._run_dir.evaluation, EvaluationRow)} if is_scored else set()
+        called = last_row(self._run_dir.callbacks, CallbacksRow)
+        return [
+            state
+            for state in checkpoints.states(self._run_dir.checkpoints)
+            if (is_scored and state.step not in scored) or (called is not None and state.step > called.step)
+        ]
 
     @property
     def _checkpoint_every_s(self) -> float:

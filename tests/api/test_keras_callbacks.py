@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import math
 
 import keras
 import numpy as np
 import pytest
 
+from ps_cluster.api.fit_data import Examples
 from ps_cluster.api.keras_callbacks import (
     CallbackCaller,
     Epoch,
@@ -15,12 +17,19 @@ from ps_cluster.api.keras_callbacks import (
     check_callbacks,
     metric_names,
 )
+from ps_cluster.api.run_callbacks import RunCallbacks
+from ps_cluster.config import build_config
+from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_rows import last_row
+from ps_cluster.files.writing import write_whole
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.journal import Journal
 from ps_cluster.runs.ledger import ROW
+from ps_cluster.runs.result_rows import CallbacksRow
 from ps_cluster.runs.run_dir import RunDir
+from tests.helpers.data import pack_images
 
 pytestmark = pytest.mark.slow
 
@@ -209,9 +218,69 @@ def test_an_epoch_whose_checkpoint_was_deleted_is_left_out_with_a_line(run_dir, 
     caller = CallbackCaller([history], compiled_model(), epochs=3)
     save(run_dir, 20, [1, 2])
     assert not caller.end_epoch(Epoch(0, 10, {"loss": 1.0}), run_dir.checkpoints)
-    assert "epoch 1 is left out, because its checkpoint was deleted" in capsys.readouterr().out
+    assert "epoch 1 is left out, because no checkpoint was left" in capsys.readouterr().out
     caller.end_epoch(Epoch(1, 20, {"loss": 0.5}), run_dir.checkpoints)
     assert history.epoch == [1] and history.history["loss"] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("kept", "every", "told"),
+    [
+        ((10, 20, 30), 1.0, ""),
+        ((20, 30), 1.0, "epoch 1 is left out"),
+        ((10, 40), 1.0, "epochs 2 to 3 are left out"),
+        ((20, 40), 2.0, ""),
+        ((10, 40), None, ""),
+    ],
+)
+def test_epochs_whose_checkpoints_were_deleted_before_they_were_seen_are_named(run_dir, capsys, kept, every, told):
+    history = keras.callbacks.History()
+    caller = CallbackCaller([history], compiled_model(), epochs=4)
+    for step in kept:
+        save(run_dir, step, [1, 2])
+    for epoch in EpochReader(run_dir, 100, examples_per_update=10, scored=False, checkpoint_every=every).new_epochs():
+        caller.end_epoch(epoch, run_dir.checkpoints)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert len(lines) == bool(told) and all(told in line for line in lines)
+    assert history.epoch == [step // 10 - 1 for step in kept]
+
+
+def test_no_gap_is_told_where_an_update_is_about_as_long_as_an_epoch(run_dir):
+    for length in (0.4, 0.6, 0.9, 1.4, 2.4):
+        reader = EpochReader(run_dir, 100, examples_per_update=round(100 * length), scored=True, checkpoint_every=1.0)
+        updates = sorted({max(1, math.ceil(epoch / length - 1e-9)) for epoch in range(1, 20)})
+        run_dir.evaluation.unlink(missing_ok=True)
+        for update in updates:
+            add(run_dir, "evaluation.jsonl", step=update, examples=round(100 * length) * update)
+        assert {epoch.left_out for epoch in reader.new_epochs()} == {0}, length
+
+
+def test_a_run_is_told_which_checkpoints_the_callbacks_still_need_until_it_has_ended(run_dir, tmp_path):
+    images = np.zeros([10, 32, 32, 3], np.uint8), np.arange(10, dtype=np.uint8)
+    dataset = pack_images(tmp_path / "packed", "synthetic", tuple("abcdefghij"), (*images, *images))
+    write_pointer(run_dir.dataset, dataset)
+    model, needed = compiled_model(), []
+
+    def note_needed(epoch, logs):
+        needed.append(last_row(run_dir.callbacks, CallbacksRow).step)
+
+    two = Examples(np.zeros([2, 2], np.float32), np.zeros([2, 1], np.float32))
+    note = keras.callbacks.LambdaCallback(on_epoch_end=note_needed)
+    follower = RunCallbacks(run_dir, callbacks=[note], model=model, examples=two)
+    follower.look()
+    assert not run_dir.callbacks.exists()
+    settings = {"training.batch_size_per_worker": 10, "checkpoints.keep": 2, "cluster.evaluator": False}
+    write_whole(run_dir.config, build_config(None, settings | {"data.dataset": "synthetic"}).to_yaml())
+    follower.look()
+    assert last_row(run_dir.callbacks, CallbacksRow).step == 0
+    add(run_dir, "progress.jsonl")
+    for step in (1, 2, 3):
+        save(run_dir, step, [step, step])
+    follower.look()
+    assert needed == [0, 1, 2] and last_row(run_dir.callbacks, CallbacksRow).step == 3
+    follower.finish()
+    assert not run_dir.callbacks.exists() and checkpoints.steps(run_dir.checkpoints) == [2, 3]
+    assert model.get_weights()[0].ravel().tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("method", ["on_epoch_begin", "on_epoch_end"])

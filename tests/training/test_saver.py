@@ -15,7 +15,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.resharding import newest_even
-from ps_cluster.runs.result_rows import EvaluationRow
+from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
@@ -226,6 +226,24 @@ def test_checkpoints_of_whole_epochs_are_kept_until_they_are_scored(tmp_path):
     assert trained(5) == [3, 4, 5]
     for step in (3, 4, 5):
         scored(run_dir, step)
+    assert trained(6) == [5, 6], "as many as checkpoints.keep"
+
+
+@pytest.mark.parametrize("evaluator", [False, True])
+def test_checkpoints_are_kept_until_the_callbacks_that_follow_the_run_had_them(tmp_path, evaluator):
+    trained = of_whole_epochs(tmp_path, **{"cluster.evaluator": evaluator})
+    run_dir = trained.saving.run_dir
+    append_row(run_dir.callbacks, CallbacksRow(step=0))
+    for epochs in (1, 2, 3, 4):
+        trained(epochs)
+        if evaluator:
+            scored(run_dir, epochs)
+    assert checkpoints.steps(run_dir.checkpoints) == [1, 2, 3, 4]
+    append_row(run_dir.callbacks, CallbacksRow(step=2))
+    assert trained(5) == [3, 4, 5]
+    if evaluator:
+        scored(run_dir, 5)
+    append_row(run_dir.callbacks, CallbacksRow(step=5))
     assert trained(6) == [5, 6], "as many as checkpoints.keep"
 
 
