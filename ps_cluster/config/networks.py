@@ -74,6 +74,7 @@ class Network(Named, Generic[OwnSettings]):
       recipe: the settings of the network that differ from configs/default.yaml, as a layer. The key `modes` may list
         learning rates and momenta, found on held-out examples, by mode, workers and batch size (`FoundRates`).
       usual_scores: the scores that users may expect, by the name of the data set.
+      tuned_on: the number of training examples for which the epochs of the recipe were chosen; None if unknown.
     """
 
     page = "docs/extending.md#your-own-network"
@@ -82,6 +83,7 @@ class Network(Named, Generic[OwnSettings]):
     scored_at_once: int = 50
     recipe: Mapping[str, Any] = {}
     usual_scores: Mapping[str, UsualScore] = {}
+    tuned_on: int | None = None
 
     def check(self, examples: ExampleSpec, settings: OwnSettings) -> None:
         """Raise ValueError or UserError if `build` can't use the examples or settings.

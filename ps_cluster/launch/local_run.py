@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files
+from ps_cluster.config.sections import flat, merged
 from ps_cluster.config.setting_types import AUTO, COMPILED
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
@@ -24,6 +26,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
+from ps_cluster.files.values import counted
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch import network_check
 from ps_cluster.launch.endings import why_broken
@@ -43,6 +46,11 @@ from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import StopRequests, stop_signals
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
+
+EPOCHS = "training.epochs"
+# A run is reported as short if it makes fewer than a third of the updates for which its epochs were chosen. With
+# airbench in mode async that is fewer than about 300. Data sets of about the right size should not cause a notice.
+SHORT_FACTOR = 3
 
 
 def new_root(mode: str, model: str) -> Path:
@@ -78,6 +86,8 @@ def start_run(
             complete = complete_config(config, dataset, view.notice)
             if slow := slow_line(config, complete, dataset):
                 view.notice(slow)
+            if short := short_line(config, complete, dataset):
+                view.notice(short)
             complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(
             complete, run_dir, dataset,
@@ -268,6 +278,30 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
         f"this processor has no bfloat16 instructions: {network.name} trains in float32, on two cores for about "
         f"{usual.minutes_in_float32 * examples / usual.examples:.0f} minutes; a smaller network trains in about three "
         f"minutes: {PROGRAM} run --workers 3 --model tutorial_cnn --epochs 3"
+    )
+
+
+def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
+    """Return a line that suggests more epochs, if the recipe's epochs make few updates because the data set is small.
+
+    Return None if the user or the recipe of the data set has chosen the length, or if the data are generated.
+    `asked`, `complete`: as for `slow_line`.
+    """
+    network, data_set = NETWORKS[complete.model.name], DATASETS[asked.data.dataset]
+    of_data_set = merged(data_set.recipe, data_set.recipes.get(network.name, {}))
+    is_chosen = bool({EPOCHS, "training.steps"} & changed(asked).keys()) or EPOCHS in flat(of_data_set)
+    if network.tuned_on is None or is_chosen or dataset.kind == "synthetic":
+        return None
+    examples = complete.examples_seen(dataset.train_examples)
+    if SHORT_FACTOR * examples >= network.tuned_on:
+        return None
+    name = Path(user_code.short_name(dataset.name)).name  # data of the user's may be named by a path
+    updates, epochs = complete.total_updates(dataset.train_examples), complete.training.epochs
+    tuned_updates = round(epochs * network.tuned_on / complete.examples_per_update)
+    return (
+        f"this run makes only {counted(updates, 'update')}, because an epoch of {name} has {examples:,} training examples; "
+        f"the {epochs:g} epochs of {network.name} were chosen for {network.tuned_on:,} examples, which make "
+        f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} for as many"
     )
 
 

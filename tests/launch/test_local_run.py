@@ -22,7 +22,7 @@ from ps_cluster.config.objectives import ArrayField
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.files.writing import write_json
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.launch import local_run, workspace
 from ps_cluster.launch import one_task as by_hand
 from ps_cluster.launch.cluster_files import from_tf_config
@@ -617,3 +617,54 @@ def test_a_run_says_at_its_start_how_long_a_processor_without_bfloat16_will_take
     asked = build_config(overrides={"model.name": "airbench"} | overrides)
     line = local_run.slow_line(asked, asked.with_values({"model.precision": found}), dataset)
     assert (line is None) if minutes is None else (minutes in line and "--model tutorial_cnn --epochs 3" in line)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "examples", "parts"),
+    [
+        (
+            {},
+            "cifar10",
+            2_000,
+            ("only 37 updates", "cifar10 has 2,000", "chosen for 50,000", "918 updates", "--epochs 118 "),
+        ),
+        ({}, "images:/data/mydata", 2_000, ("an epoch of mydata has 2,000",)),
+        ({"mode.name": "sync"}, "cifar10", 2_000, ("only 12 updates", "which make 306 updates", "--epochs 118 ")),
+        ({"training.sample": "shard:0/25"}, "cifar10", 50_000, ("only 37 updates", "--epochs 118 ")),
+        (
+            {"model.name": "tutorial_cnn"},
+            "cifar10",
+            16_000,
+            ("only 1,875 updates", "which make 5,859 updates", "--epochs 47 "),
+        ),
+        ({}, "cifar10", 17_000, None),
+        ({}, "cifar10", 50_000, None),
+        ({}, "synthetic", 2_000, None),
+        ({"data.dataset": "mnist"}, "mnist", 2_000, None),
+        ({"training.epochs": 4.0}, "cifar10", 2_000, None),
+        ({"training.steps": 37}, "cifar10", 2_000, None),
+        ({"model.name": "mlp"}, "cifar10", 2_000, None),
+    ],
+)
+def test_a_run_whose_recipe_makes_few_updates_of_a_small_data_set_says_how_many_epochs_make_as_many(
+    overrides, name, examples, parts
+):
+    asked = build_config(overrides={"data.dataset": "cifar10", "cluster.workers": 3} | overrides)
+    dataset = only_named("synthetic" if name == "synthetic" else "cifar10", train=examples)
+    line = local_run.short_line(asked, asked, replace(dataset, name=name))
+    assert (line is None) if parts is None else all(part in line for part in parts)
+
+
+def test_a_new_run_on_a_small_data_set_says_so_once_and_a_resumed_one_does_not(tmp_path, monkeypatch, unchecked):
+    finds_data(monkeypatch, only_named("cifar10", tmp_path, 2_000, 10))
+    monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 0)
+    notices = []
+    view = QuietView()
+    view.notice = notices.append
+    config = build_config(overrides={"data.dataset": "cifar10", "model.precision": "float32"})
+    local_run.start_run(config, tmp_path / "run", view=view)
+    write_whole(tmp_path / "run/config.yaml", config.to_yaml())
+    (tmp_path / "run/metrics/callbacks.jsonl").write_text("")
+    local_run.resume_run(tmp_path / "run", view=view)
+    assert len([line for line in notices if "this run makes only 37 updates" in line]) == 1
+    assert not RunDir(tmp_path / "run").callbacks.exists()

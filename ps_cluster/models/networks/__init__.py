@@ -166,6 +166,7 @@ class ImageNetwork(Network[OwnSettings]):
     """A network for images. `smallest_side`: the smallest side, in pixels, of the images that it can be built for."""
 
     smallest_side = 1
+    tuned_on = 50_000  # the training images of CIFAR-10
 
     def check(self, examples: ExampleSpec, settings: OwnSettings) -> None:
         """Refuse examples that are not images, and images that are too small for the convolutions."""
