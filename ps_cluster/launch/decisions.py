@@ -230,8 +230,8 @@ class Decisions:
         if self._stage is not RunStage.TRAINING or self._training_restart:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
-        if line := _why_not_scaled(self._config, workers):
-            return (AnswerScale(line, refused=True),)
+        if why_not := _why_not_scaled(self._config, workers):
+            return (AnswerScale(why_not, refused=True),)
         topology = self._topology
         more = workers - len(topology.workers)
         if not more:
