@@ -1,7 +1,8 @@
 """Define the actions that the rules of a run and of `task` return, and that their loops carry out.
 
 `Decisions` (decisions.py) returns actions, and `EventLoop._act` (event_loop.py) carries them out, mostly by methods of
-`LocalCluster`. `TaskDecisions` also returns `Notice`, `WriteStacks` and `Kill`, and `TaskLoop._act` carries them out.
+`LocalCluster`. The rules of `task` (one_task_decisions.py) also return `Notice`, `WriteStacks` and `Kill`, and
+`TaskLoop._act` (one_task_loop.py) carries them out.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import check_network, described_objective
-from ps_cluster.launch.one_task_decisions import RendezvousLimits, TaskDecisions, taken
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, decisions_for, taken
 from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_arguments import TaskArguments
@@ -164,7 +164,7 @@ class OneTask:
             self.view.start(self.config, self.run_dir, self.dataset, objective)
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
-            decisions = TaskDecisions(
+            decisions = decisions_for(
                 self.task, self.topology, RunLimits(), rendezvous_of(self.config.mode_kind, self.options),
                 total_updates=self.config.total_updates(self.dataset.train_examples),
                 early_stopping=early_stopping_of(self.run_dir, self.config),

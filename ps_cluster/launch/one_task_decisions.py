@@ -3,8 +3,9 @@
 Nothing here restarts a process. The command ends with an exit code, and a scheduler restarts it unless the code is in
 `NEVER_RETRY`. The rules by which `run` restarts tasks are in decisions.py and recovery.py.
 
-Each method of `TaskDecisions` takes an event and returns actions, which one_task_loop.py carries out. Nothing here uses a
-process, a file or a clock. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
+`decisions_for` returns the rules of the leader (`LeaderDecisions`) or of another task (`FollowerDecisions`). Each of
+their methods takes an event and returns actions, which one_task_loop.py carries out. Nothing here uses a process, a file
+or a clock. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
 """
 
 from __future__ import annotations
@@ -87,140 +88,106 @@ TaskAction = Notice | StartProcess | PassSignalOn | WriteStacks | Kill | EndTask
 TaskActions = tuple[TaskAction, ...]
 
 
-class TaskDecisions:
-    """The rules of one task, with the state that they need.
+class LeaderDecisions:
+    """The rules of the leader, with the state that they need.
 
-    A leader first waits for the other tasks, then starts its process and enforces the time limits. Other tasks start
-    their process at once, and probe the leader from time to time.
+    A leader first waits for the other tasks, then starts its process and enforces the time limits of the training.
 
     The methods take two times. `now_s` also advances while the process of the command is frozen, and limits the waits
     for other tasks. `awake_s` advances only while the process of the command runs, and limits the process of the task,
     because both processes may be frozen together.
-
-    Attributes:
-      leads: whether the task is the leader.
-      others: for a leader, the addresses of the tasks that it waits for; for other tasks, the leader's address.
-      process_started: whether the task's process was started. A leader starts it after the wait for the other tasks.
     """
 
     def __init__(
-        self,
-        task: Task,
-        topology: ClusterTopology,
-        limits: RunLimits,
-        rendezvous: RendezvousLimits,
-        *,
-        total_updates: int,
-        early_stopping: EarlyStopping,
-    ):
+        self, task: Task, topology: ClusterTopology, limits: RunLimits, rendezvous: RendezvousLimits,
+        *, total_updates: int, early_stopping: EarlyStopping,
+    ):  # fmt: skip
         """Begin in the first stage. `early_stopping` has not seen a score yet."""
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
         self._early_stopping = early_stopping
         self._stopped_early = False
-        self.leads = task == topology.leader
-        addresses = topology.addresses
-        if self.leads:
-            self.others = {other: address for other, address in addresses.items() if other != task}
-            if task.type == WORKER:  # without a chief its process waits for the other workers
-                limits = replace(limits, startup_s=limits.startup_s + rendezvous.wait_s)
-        else:  # an evaluator does not look for the leader
-            self.others = {topology.leader: addresses[topology.leader]} if task.type in topology.types else {}
-        self.process_started = False
+        self._others = {other: address for other, address in topology.addresses.items() if other != task}
+        self._process_started = False  # it is started after the wait for the other tasks
+        if task.type == WORKER:  # without a chief its process waits for the other workers
+            limits = replace(limits, startup_s=limits.startup_s + rendezvous.wait_s)
         self._clock = StageClock(limits, now_s=0.0)  # counts from the start of the process
         self._frozen = FrozenProcesses(limits.frozen_s)
         self._mark: EndedMark | None = None
         self._stop_signal = 0  # the last stop signal
-        self._waits_since_s = 0.0
+        self._wait = _Wait()
         self._late_since_s: float | None = None  # since when only workers are missing
-        self._leader_answered = False
-        self._said_missing: tuple[Task, ...] | None = None  # the missing tasks of the last line about a wait
-        self._say_again_s = 0.0
+
+    @property
+    def looks_for(self) -> Mapping[Task, str]:
+        """All other tasks with their addresses, until the process is started. Then the leader probes no task."""
+        return {} if self._process_started else self._others
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:
-        """Start the process, or begin to wait for the other tasks."""
-        self._waits_since_s = now_s
-        address = self._topology.address(self._task)
-        line = Notice(f"{self._task} at {address}" if address else f"{self._task}")
-        return (line,) if self.leads and self.others else (line, *self._start(None, now_s, awake_s))
+        """Begin to wait for the other tasks, or start the process if there are no other tasks."""
+        self._wait.begin(now_s)
+        line = _first_line(self._task, self._topology)
+        return (line,) if self._others else (line, self._start(None, awake_s))
 
-    def _start(self, least_workers: int | None, now_s: float, awake_s: float) -> TaskActions:
-        self.process_started = True
-        self._waits_since_s = now_s
+    def _start(self, least_workers: int | None, awake_s: float) -> StartProcess:
+        self._process_started = True
         self._clock.restart(awake_s)
-        return (StartProcess(least_workers),)
-
-    # The user, or a scheduler, asks to stop.
+        return StartProcess(least_workers)
 
     def stop_requested(self, number: int, awake_s: float) -> TaskActions:
-        """Handle a signal that asks this command to stop."""
+        """Handle a signal that asks this command to stop. The first one drains the training, if it has begun."""
         first, self._stop_signal = not self._stop_signal, number
-        if self.leads and first and self._clock.stage is RunStage.TRAINING:
-            self._clock.enter(RunStage.DRAINING, awake_s)
-            line = DRAINING(f"stopping: {_DRAINS}")
-            return Notice(line), PassSignalOn(number)
+        if first and self._clock.stage is RunStage.TRAINING:
+            return self._drain(f"stopping: {_DRAINS}", number, awake_s)
         if first and self._stopped_early:
             return (Notice("training is being stopped early already; Ctrl-C again to stop now"),)
-        line = TASK_ENDED(f"{self._task} was stopped by {signal_name(number)}")
-        return (*self._kill(), Notice(line), self._ended(128 + number))
+        kills = (Kill(self._task),) if self._process_started else ()
+        return *kills, _stopped_by(self._task, number), self._with_summary(EndTask(128 + number))
 
-    # A leader waits for the servers of the other tasks.
+    def _drain(self, line: str, number: int, awake_s: float) -> TaskActions:
+        self._clock.enter(RunStage.DRAINING, awake_s)
+        return Notice(DRAINING(line)), PassSignalOn(number)
 
-    def tasks_probed(
+    def probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle a waiting leader's probe of all other tasks. `there`: the tasks that have answered.
+        """Handle a probe of all other tasks before the process is started. `there`: the tasks that have answered.
 
         `unknown_hosts`: the hosts, of the tasks that have not answered, whose names this machine can't resolve.
         """
-        limits = self._rendezvous
-        missing = [task for task in self.others if task not in there]
+        missing = [task for task in self._others if task not in there]
         workers = sum(task.type == WORKER for task in there)
         if not missing:
-            return Notice(CONNECTED("all other tasks answer")), *self._start(workers, now_s, awake_s)
-        names = _names(missing, self.others)
+            return Notice(CONNECTED("all other tasks answer")), self._start(workers, awake_s)
+        if self._begins_without(missing, workers, now_s):
+            names = _names(missing, self._others)
+            line = f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later"
+            return Notice(line), self._start(workers, awake_s)
+        return self._keep_waiting(missing, unknown_hosts, now_s)
+
+    def _begins_without(self, missing: Sequence[Task], workers: int, now_s: float) -> bool:
+        """Return whether training begins although tasks are missing. `workers`: how many workers have answered."""
+        limits = self._rendezvous
         only_workers = all(task.type == WORKER for task in missing)
-        if only_workers and not limits.needs_all and workers >= (limits.least_workers or 1):
-            self._late_since_s = now_s if self._late_since_s is None else self._late_since_s
-            if limits.least_workers is not None or now_s - self._late_since_s >= LATE_WORKERS_S:
-                line = f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later"
-                return Notice(line), *self._start(workers, now_s, awake_s)
-        else:
+        if not only_workers or limits.needs_all or workers < (limits.least_workers or 1):
             self._late_since_s = None
-        waited_s, why = now_s - self._waits_since_s, _why_silent(unknown_hosts)
-        if waited_s < limits.wait_s:
-            waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {limits.wait_s:g} s){why}")
-            return self._say(waiting, tuple(missing), now_s)
-        in_vain = Notice(f"{names} did not answer for {limits.wait_s:g} s{why}")
+            return False
+        if self._late_since_s is None:
+            self._late_since_s = now_s
+        return limits.least_workers is not None or now_s - self._late_since_s >= LATE_WORKERS_S
+
+    def _keep_waiting(self, missing: Sequence[Task], unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
+        """Say for which tasks this task waits, or end if it has waited for too long."""
+        names, why = _names(missing, self._others), _why_silent(unknown_hosts)
+        waited_s, wait_s = self._wait.lasts_s(now_s), self._rendezvous.wait_s
+        if waited_s < wait_s:
+            waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {wait_s:g} s){why}")
+            return self._wait.say(waiting, tuple(missing), now_s)
+        in_vain = Notice(f"{names} did not answer for {wait_s:g} s{why}")
         if self._is_complete:  # an earlier leader completed it, but could not tell all tasks
-            return in_vain, *self._complete()
+            return in_vain, *_complete(self._task)
         return in_vain, Notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}")), EndTask(RETRY)
-
-    # Another task looks for the leader.
-
-    def leader_probed(self, answers: bool, unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
-        """Handle another task's probe of the leader. `answers`: whether the leader has answered."""
-        ((leader, address),) = self.others.items()
-        if answers:
-            self._leader_answered, self._waits_since_s = True, now_s
-            if self._said_missing == ():
-                return ()
-            return self._say(CONNECTED(f"{leader} ({address}) answers"), (), now_s)
-        away_s, wait_s, why = now_s - self._waits_since_s, self._rendezvous.wait_s, _why_silent(unknown_hosts)
-        in_vain = away_s >= wait_s
-        if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete:
-            return *self._kill(), *self._complete()
-        if not in_vain:
-            line = WAITING(f"waiting for {leader} ({address}) ({away_s:.0f} of {wait_s:g} s){why}")
-            return self._say(line, (leader,), now_s)
-        if not why:
-            return self._give_up(f"{leader} ({address}) did not answer for {wait_s:g} s")
-        # This task's process does not hang, so its stack traces would tell nothing.
-        line = TASK_GIVES_UP(f"{self._task} ends: {leader} ({address}) can't be reached{why}; {_AGAIN}")
-        return *self._kill(), Notice(line), self._ended(RETRY)
-
-    # The process trains, and ends.
 
     def mark_seen(self, mark: EndedMark | None) -> None:
         """Record the mark that training has ended. `mark`: None if there is no mark, or if it can't be read here."""
@@ -244,19 +211,22 @@ class TaskDecisions:
         if self._early_stopping.due is None or self._stop_signal or self._clock.stage is not RunStage.TRAINING:
             return ()
         self._stopped_early = True
-        self._clock.enter(RunStage.DRAINING, awake_s)
-        line = DRAINING(f"stopping early: {self._early_stopping.due.line}; {_DRAINS}")
-        return Notice(line), PassSignalOn(signal.SIGINT)
+        line = f"stopping early: {self._early_stopping.due.line}; {_DRAINS}"
+        return self._drain(line, signal.SIGINT, awake_s)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
         """Return the actions that are due after all events of a round. `is_frozen`: whether the process is stopped."""
         if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
-            return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
-        if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
+            return self._give_up(_was_frozen(self._frozen))
+        what = self._clock.overdue(self._task, awake_s)
+        if what is None:
             return ()
         if self._is_complete:  # only the leader's last messages to the other tasks take long
-            return *self._kill(), *self._training_ended()
+            return Kill(self._task), *self._training_ended()
         return self._give_up(what)
+
+    def _give_up(self, why: str) -> TaskActions:
+        return *_given_up(self._task, why), self._with_summary(EndTask(RETRY))
 
     def process_ended(self, code: int, stop_signal: int) -> TaskActions:
         """Handle the end of the task's process, if it was not killed by this command.
@@ -267,61 +237,205 @@ class TaskDecisions:
         """
         self._stop_signal = stop_signal
         if code == 0:
-            line = TASK_ENDED(f"{self._task} has ended")
-            return self._training_ended() if self.leads else (Notice(line), EndTask(0))
-        if code == PORT_IN_USE:
-            return (EndTask(BAD_INPUT, error=taken(self._task, self._topology)),)
-        if code in (FAILED, BAD_INPUT, SUPERSEDED, RETRY):  # the process has said why
-            return (self._ended(code),)
-        number = -code if code < 0 else code - 128
-        line = TASK_GIVES_UP(f"{self._task} was ended by {signal_name(number)}; {_CONTINUES}")
-        return Notice(line), self._ended(128 + number)
+            return self._training_ended()
+        notices, end = _process_failed(self._task, self._topology, code)
+        return *notices, self._with_summary(end)
 
     def _training_ended(self) -> TaskActions:
         """Return the actions with which the leader ends after its process has reported the end of training."""
         mark = self._mark
         if mark is None:
-            return Notice(TASK_GIVES_UP(f"{self._task} has ended without a result")), self._ended(FAILED)
+            line = TASK_GIVES_UP(f"{self._task} has ended without a result")
+            return Notice(line), self._with_summary(EndTask(FAILED))
         text = f"{self._task} has ended: training is {mark.outcome} at step {mark.last_step:,}"
-        line = Notice(TASK_ENDED(text, outcome=mark.outcome, step=mark.last_step))
+        ended = Notice(TASK_ENDED(text, outcome=mark.outcome, step=mark.last_step))
         if mark.outcome in BROKEN:
             why = Notice(TASK_GIVES_UP(why_broken(mark.outcome, mark.last_step)))
-            return line, why, EndTask(FAILED_FOR_GOOD, mark.outcome)
+            return ended, why, EndTask(FAILED_FOR_GOOD, mark.outcome)
         early_stop = self._early_stopping.due if self._stopped_early and mark.outcome == "stopped" else None
         asked_to_leave = self._stop_signal not in (0, signal.SIGINT) and early_stop is None
         preempted = mark.outcome != "completed" and asked_to_leave
-        return line, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
+        return ended, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
+
+    def _with_summary(self, end: EndTask) -> EndTask:
+        """Return `end`, before the end of the training, with an outcome for the summary.
+
+        A leader that has changed nothing in the run writes no summary.
+        """
+        if not self._process_started or end.exit_code in (BAD_INPUT, SUPERSEDED):
+            return end
+        return replace(end, outcome="stopped" if self._stop_signal else "failed")
 
     @property
     def _is_complete(self) -> bool:
-        """True if the training is complete. The mark of a shorter training before does not count."""
-        return self._mark is not None and self._mark.completes(self._total_updates)
+        return _completes(self._mark, self._total_updates)
 
-    def _complete(self) -> TaskActions:
-        return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
+
+class FollowerDecisions:
+    """The rules of a task that is not the leader, with the state that they need.
+
+    A follower starts its process at once, and probes the leader from time to time. The evaluator does not probe it.
+
+    The loop reports the same events to a follower as to a leader, so some methods take a value that only a leader needs.
+
+    Attributes:
+      looks_for: the leader with its address, or, for the evaluator, no task.
+    """
+
+    def __init__(
+        self, task: Task, topology: ClusterTopology, limits: RunLimits, rendezvous: RendezvousLimits,
+        *, total_updates: int,
+    ):  # fmt: skip
+        self._task, self._topology = task, topology
+        self._rendezvous = rendezvous
+        self._total_updates = total_updates
+        leader = topology.leader
+        self.looks_for: Mapping[Task, str] = {leader: topology.addresses[leader]} if task.type in topology.types else {}
+        self._frozen = FrozenProcesses(limits.frozen_s)
+        self._is_complete = False  # as far as the run directory says so here
+        self._wait = _Wait()
+        self._leader_answered = False
+
+    def begin(self, now_s: float, awake_s: float) -> TaskActions:
+        """Start the process."""
+        self._wait.begin(now_s)
+        return _first_line(self._task, self._topology), StartProcess(None)
+
+    def stop_requested(self, number: int, awake_s: float) -> TaskActions:
+        """Handle a signal that asks this command to stop. There is nothing to drain here."""
+        return Kill(self._task), _stopped_by(self._task, number), EndTask(128 + number)
+
+    def probed(
+        self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
+    ) -> TaskActions:
+        """Handle a probe of the leader. `there`: the leader, if it has answered.
+
+        `unknown_hosts`: the leader's host, if it has not answered and this machine can't resolve the host's name.
+        """
+        ((leader, address),) = self.looks_for.items()
+        if there:
+            return self._leader_answers(f"{leader} ({address}) answers", now_s)
+        away_s, wait_s, why = self._wait.lasts_s(now_s), self._rendezvous.wait_s, _why_silent(unknown_hosts)
+        in_vain = away_s >= wait_s
+        if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete:
+            return Kill(self._task), *_complete(self._task)
+        if not in_vain:
+            line = WAITING(f"waiting for {leader} ({address}) ({away_s:.0f} of {wait_s:g} s){why}")
+            return self._wait.say(line, (leader,), now_s)
+        if not why:
+            return self._give_up(f"{leader} ({address}) did not answer for {wait_s:g} s")
+        # This task's process does not hang, so its stack traces would tell nothing.
+        line = TASK_GIVES_UP(f"{self._task} ends: {leader} ({address}) can't be reached{why}; {_AGAIN}")
+        return Kill(self._task), Notice(line), EndTask(RETRY)
+
+    def _leader_answers(self, line: str, now_s: float) -> TaskActions:
+        self._leader_answered = True
+        self._wait.begin(now_s)
+        return () if self._wait.said_missing == () else self._wait.say(CONNECTED(line), (), now_s)
+
+    def mark_seen(self, mark: EndedMark | None) -> None:
+        """Record the mark that training has ended. `mark`: None if there is no mark, or if it can't be read here."""
+        self._is_complete = _completes(mark, self._total_updates)
+
+    def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
+        """Return the actions that are due after all events of a round. `is_frozen`: whether the process is stopped."""
+        if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
+            return self._give_up(_was_frozen(self._frozen))
+        return ()
 
     def _give_up(self, why: str) -> TaskActions:
-        """End the task and kill its process. Stack traces are written first, to show where the process hangs."""
-        line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
-        return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
+        return *_given_up(self._task, why), EndTask(RETRY)
 
-    def _kill(self) -> TaskActions:
-        return (Kill(self._task),) if self.process_started else ()
+    def process_ended(self, code: int, stop_signal: int) -> TaskActions:
+        """Handle the end of the task's process, if it was not killed by this command.
 
-    def _ended(self, exit_code: int) -> EndTask:
-        """Return the action that ends a task before the training has ended.
-
-        A leader also writes the summary, unless it has changed nothing in the run.
+        `code`: the exit code of the process, negative if a signal ended it.
         """
-        writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
-        return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
+        if code == 0:
+            return Notice(TASK_ENDED(f"{self._task} has ended")), EndTask(0)
+        notices, end = _process_failed(self._task, self._topology, code)
+        return *notices, end
 
-    def _say(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
+
+TaskDecisions = LeaderDecisions | FollowerDecisions
+
+
+def decisions_for(
+    task: Task, topology: ClusterTopology, limits: RunLimits, rendezvous: RendezvousLimits,
+    *, total_updates: int, early_stopping: EarlyStopping,
+) -> TaskDecisions:  # fmt: skip
+    """Return the rules of a task. A task keeps its role: the cluster's topology says which task leads."""
+    if task != topology.leader:
+        return FollowerDecisions(task, topology, limits, rendezvous, total_updates=total_updates)
+    return LeaderDecisions(
+        task, topology, limits, rendezvous, total_updates=total_updates, early_stopping=early_stopping
+    )
+
+
+class _Wait:
+    """A wait for other tasks: since when it lasts, and the lines about it.
+
+    Attributes:
+      said_missing: the missing tasks of the last line, or None before the first line.
+    """
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self.said_missing: tuple[Task, ...] | None = None
+        self._say_again_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """Begin the wait, or begin it anew."""
+        self._since_s = now_s
+
+    def lasts_s(self, now_s: float) -> float:
+        """Return how long the wait has lasted."""
+        return now_s - self._since_s
+
+    def say(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
         """Return a notice, or nothing if less than `SAY_EVERY_S` ago a line was shown while the same tasks were missing."""
-        if missing == self._said_missing and now_s < self._say_again_s:
+        if missing == self.said_missing and now_s < self._say_again_s:
             return ()
-        self._said_missing, self._say_again_s = missing, now_s + SAY_EVERY_S
+        self.said_missing, self._say_again_s = missing, now_s + SAY_EVERY_S
         return (Notice(line),)
+
+
+def _first_line(task: Task, topology: ClusterTopology) -> Notice:
+    address = topology.address(task)
+    return Notice(f"{task} at {address}" if address else f"{task}")
+
+
+def _stopped_by(task: Task, number: int) -> Notice:
+    return Notice(TASK_ENDED(f"{task} was stopped by {signal_name(number)}"))
+
+
+def _was_frozen(frozen: FrozenProcesses) -> str:
+    return f"its process was frozen for {frozen.limit_s:g} s"
+
+
+def _given_up(task: Task, why: str) -> TaskActions:
+    """Kill a task's process before the task ends. Stack traces are written first, to show where the process hangs."""
+    return WriteStacks((task,)), Kill(task), Notice(TASK_GIVES_UP(f"{task} ends: {why}; {_AGAIN}"))
+
+
+def _complete(task: Task) -> TaskActions:
+    return Notice(TASK_ENDED(f"{task} has ended: training is completed")), EndTask(0)
+
+
+def _completes(mark: EndedMark | None, total_updates: int) -> bool:
+    """Return whether the training is complete. The mark of a shorter training before does not count."""
+    return mark is not None and mark.completes(total_updates)
+
+
+def _process_failed(task: Task, topology: ClusterTopology, code: int) -> tuple[tuple[Notice, ...], EndTask]:
+    """Return the lines and the end of a task whose process has ended with an exit code other than 0."""
+    if code == PORT_IN_USE:
+        return (), EndTask(BAD_INPUT, error=taken(task, topology))
+    if code in (FAILED, BAD_INPUT, SUPERSEDED, RETRY):  # the process has said why
+        return (), EndTask(code)
+    number = -code if code < 0 else code - 128
+    line = TASK_GIVES_UP(f"{task} was ended by {signal_name(number)}; {_CONTINUES}")
+    return (Notice(line),), EndTask(128 + number)
 
 
 def taken(task: Task, topology: ClusterTopology) -> str:

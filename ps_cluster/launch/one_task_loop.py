@@ -21,6 +21,7 @@ from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
 from ps_cluster.launch.one_task_decisions import (
     EndTask,
+    LeaderDecisions,
     PassSignalOn,
     StartProcess,
     TaskAction,
@@ -103,7 +104,7 @@ class TaskLoop:
         """
         for rows_of_before in (self._progress, self._scores):
             rows_of_before.skip()
-        if self._decisions.leads:
+        if isinstance(self._decisions, LeaderDecisions):
             for score in read_rows(self._run_dir.evaluation, EvaluationRow):
                 self._carry_out(self._decisions.score_seen(score, self._awake()))
         self._carry_out(self._decisions.begin(self._clock(), self._awake()))
@@ -117,21 +118,22 @@ class TaskLoop:
         ended = self._child.exit_code if self._child is not None else None
         self._read_rows(stops=ended is None)
         if ended is not None:
-            if self._decisions.leads:
-                self._see_mark()
+            self._see_mark()
             return self._carry_out(self._decisions.process_ended(ended, self._requests.last_signal))
         if self._requests.count > self._requests_seen:
             self._requests_seen += 1
             return self._carry_out(self._decisions.stop_requested(self._requests.last_signal, self._awake()))
-        if self._decisions.leads:
-            self._check_claim()
+        self._check_claim()
         if self._clock() >= self._next_probe_s:
             self._probe()
         if self._child is not None and self._exit_code is None:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """If a newer leader has begun, kill the task's process, whose work no longer counts, and raise Superseded."""
+        """If a newer leader has begun, kill the task's process, whose work no longer counts, and raise Superseded.
+
+        Only a leader has made a claim, so nothing happens in a follower.
+        """
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()
@@ -141,18 +143,14 @@ class TaskLoop:
             raise
 
     def _probe(self) -> None:
-        """Read the mark that training has ended, and probe the tasks that this task waits for."""
+        """Read the mark that training has ended, and probe the tasks that this task looks for."""
         decisions, waits = self._decisions, self._child is None
         self._see_mark()
-        if waits or (not decisions.leads and decisions.others):
-            there = self._surroundings.working(decisions.others)
-            missing = [address for task, address in decisions.others.items() if task not in there]
+        if addresses := decisions.looks_for:
+            there = self._surroundings.working(addresses)
+            missing = [address for task, address in addresses.items() if task not in there]
             unknown = self._surroundings.unknown_hosts(missing) if missing else []
-            now_s = self._clock()
-            if waits:
-                self._carry_out(decisions.tasks_probed(there, unknown, now_s, self._awake()))
-            else:
-                self._carry_out(decisions.leader_probed(bool(there), unknown, now_s))
+            self._carry_out(decisions.probed(there, unknown, self._clock(), self._awake()))
         self._next_probe_s = self._clock() + (GATHER_INTERVAL_S if waits else PROBE_INTERVAL_S)
 
     def _see_mark(self) -> None:
@@ -161,17 +159,18 @@ class TaskLoop:
 
     def _read_rows(self, *, stops: bool) -> None:
         """Read new rows. `stops`: whether the task's process still runs, so that rows and scores may stop it early."""
-        if not self._decisions.leads or self._child is None:
+        decisions = self._decisions
+        if not isinstance(decisions, LeaderDecisions) or self._child is None:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._view.progress(row)
-            actions = self._decisions.progress_seen(row, self._awake())
+            actions = decisions.progress_seen(row, self._awake())
             self._carry_out(actions if stops else ())
             self._write_workers({worker.index: worker.pid for worker in row.workers})
         for score in self._scores.new_rows():
             self._view.evaluation(score)
             if stops:
-                self._carry_out(self._decisions.score_seen(score, self._awake()))
+                self._carry_out(decisions.score_seen(score, self._awake()))
 
     def _write_workers(self, pids: dict[int, int]) -> None:
         if pids == self._workers:

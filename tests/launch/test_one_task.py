@@ -12,7 +12,7 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.one_task import TaskOptions, failed_for_good, rendezvous_of
-from ps_cluster.launch.one_task_decisions import RendezvousLimits, TaskDecisions
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, decisions_for
 from ps_cluster.launch.one_task_loop import Surroundings, TaskLoop
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
@@ -79,7 +79,7 @@ def loop(tmp_path):
             lambda addresses: {task for task, address in addresses.items() if address in call.there},
             lambda addresses: [],
         )
-        decisions = TaskDecisions(
+        decisions = decisions_for(
             Task(kind, 0), CLUSTER, RunLimits(), RendezvousLimits(600.0),
             total_updates=7, early_stopping=EarlyStopping(build_config()),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from ps_cluster.launch.one_task_decisions import (
     PassSignalOn,
     RendezvousLimits,
     StartProcess,
-    TaskDecisions,
+    decisions_for,
 )
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
@@ -45,7 +45,7 @@ class ToldTask:
         self.now_s = self.frozen_s = 0.0
         self.answers, self.unknown, self.frozen, self.stop_signal = set(answers), list(unknown), False, 0
         settings = build_config(None, {"evaluation.patience": 2, "training.max_seconds": MAX_SECONDS})
-        self.decisions = TaskDecisions(
+        self.decisions = decisions_for(
             task, topology, LIMITS, rendezvous, total_updates=7, early_stopping=EarlyStopping(settings)
         )
         self.actions, self.said = [], []
@@ -79,16 +79,13 @@ class ToldTask:
         self.pass_time()
 
     def pass_time(self):
-        decisions, others = self.decisions, self.decisions.others
-        there = {task for task, address in others.items() if address in self.answers}
         if self.ended:
             return
-        if not decisions.process_started:
-            self.do(decisions.tasks_probed(there, self.unknown, self.now_s, self.awake_s))
-        elif not decisions.leads and others:
-            self.do(decisions.leader_probed(bool(there), self.unknown, self.now_s))
-        if decisions.process_started:
-            self.do(decisions.time_passed(self.frozen, self.awake_s))
+        if sought := self.decisions.looks_for:
+            there = {task for task, address in sought.items() if address in self.answers}
+            self.do(self.decisions.probed(there, self.unknown, self.now_s, self.awake_s))
+        if any(isinstance(action, StartProcess) for action in self.actions):
+            self.do(self.decisions.time_passed(self.frozen, self.awake_s))
 
 
 # Events of a table.
