@@ -126,7 +126,7 @@ def compare(
             _check_same_model(folder, values["model.name"])
         values = with_data(values, data, print_line)
         comparison = read_comparison(None, fields, values)
-        write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
+        write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json", exclude_unset=True)))
     chosen = ("--baseline", str(baseline)) if baseline is not None else ()
     run_program(
         (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen), folder

@@ -8,7 +8,7 @@ import pytest
 import ps_cluster
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.tools.compare.comparison_plan import PLAN
+from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison
 from tests.helpers.bad_input import refusal
 
 # Writes the files that the command leaves, and its arguments.
@@ -48,6 +48,13 @@ def test_arms_options_and_settings_are_those_of_a_file_of_the_command(call, tmp_
         "cluster.workers": 3,
         "model.name": "tutorial_cnn",
     }
+
+
+def test_a_comparison_of_equal_time_is_one_for_the_command(call, tmp_path):
+    """The file that is written has only what was given: the command refuses other lengths beside a time."""
+    call(["async", "sync"], "tutorial_cnn", seconds=60)
+    comparison = read_comparison(tmp_path / "out" / "code" / "settings.yaml", {}, {})
+    assert {run.config.training.max_seconds for run in planned_runs(comparison)} == {60.0}
 
 
 def test_a_function_is_the_network_of_all_arms(call, tmp_path):
