@@ -71,11 +71,11 @@ COLUMNS = {
     "staleness": Column(heading="mean staleness", digits=2, spread="interval"),
     "speed": Column(heading="images/s", spread="interval"),
     **{
-        f"{seconds}": Column(heading=f"accuracy after {seconds} s [%]", digits=1, spread="interval")
+        f"{seconds}": Column(heading=f"after {seconds} s [%]", digits=1, spread="interval")
         for seconds in COMPARED_AFTER
     },
-    "own_speed": Column(heading="images/s on own machines (predicted)"),
-    "own 60": Column(heading="accuracy after 60 s there [%] (predicted)", digits=1, spread="interval"),
+    "own_speed": Column(heading="images/s, own machines"),
+    "own 60": Column(heading="after 60 s, own machines [%]", digits=1, spread="interval"),
 }
 
 
@@ -194,6 +194,8 @@ def figure(record: Record) -> Plot:
         drawn, lines = grid(2, 2, 2.6)
         places = product((("", "measured, all on two cores"), ("own ", "predicted, own machines")), TITLES.values())
         panels = [panel for line in lines for panel in line]
+        for panel in panels[1:]:
+            panel.sharey(panels[0])
         for ((prefix, place), title), panel in zip(places, panels):
             for row in record.rows:
                 # A single process has no slow worker, so it is drawn in both measured panels.
@@ -207,7 +209,6 @@ def figure(record: Record) -> Plot:
                     )  # fmt: skip
             panel.set(title=f"{title}\n{place}", xlabel="training time [s]", ylabel="test accuracy [%]")
             panel.set_xlim(0, SECONDS * 1.03)
-            panel.sharey(panels[0])
         legend_outside(drawn, panels)
     return Plot("equal_time", "", "", drawn)
 
