@@ -14,7 +14,6 @@ for this step: nothing, all of it, or the updates of some variables.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -145,17 +145,23 @@ def counted(kills: int, seed: int) -> dict[str, int]:
         def dispatched(step: tf.Tensor) -> None:
             coordinator.strategy.run(add_one, args=(step,))
 
-        scheduled = 0
-        killer = threading.Thread(target=kill_workers, args=(kills, Random(seed), workers), daemon=True)
-        for number in itertools.count():
-            for step in range(scheduled, scheduled + SCHEDULED_AT_ONCE):
-                coordinator.schedule(dispatched, args=(tf.constant(step, tf.int64),))
-            coordinator.join()
-            scheduled += SCHEDULED_AT_ONCE
-            if number == 0:  # all workers have built their graphs
-                killer.start()
-            elif not killer.is_alive():
-                break
+        def train(until: threading.Event) -> int:
+            """Train at least twice, and until the event is set. Return the number of scheduled steps."""
+            scheduled = 0
+            while scheduled <= SCHEDULED_AT_ONCE or not until.is_set():
+                for step in range(scheduled, scheduled + SCHEDULED_AT_ONCE):
+                    coordinator.schedule(dispatched, args=(tf.constant(step, tf.int64),))
+                coordinator.join()
+                scheduled += SCHEDULED_AT_ONCE
+            return scheduled
+
+        # The workers end with the thread that starts them, so this thread kills them, and another one trains.
+        killed = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            trained = pool.submit(train, killed)
+            kill_workers(kills, Random(seed), workers)
+            killed.set()
+            scheduled = trained.result()
         seen = np.concatenate([variable.numpy().ravel() for variable in counts])
     least, most = int(seen.min()) - scheduled, int(seen.max()) - scheduled
     return {"kills": kills, "scheduled": scheduled, "least": least, "most": most}
