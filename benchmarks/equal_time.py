@@ -20,7 +20,7 @@ differences of the record with Holm's correction, and draws the figure beside th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from itertools import product
 from operator import sub
 from pathlib import Path
@@ -84,20 +84,24 @@ class ComparedMode:
     """A mode of the comparison.
 
     Attributes:
-      settings: the settings that it has besides its name.
       trial: the settings of the trials that choose its rate.
+      backup_workers: how many late gradients an update does not wait for.
       simulated: whether `simulate` predicts it.
     """
 
     mode: str
     trial: Mapping[str, Any]
-    settings: Mapping[str, Any] = field(default_factory=dict)
     backup_workers: int = 0
     simulated: bool = True
 
     @property
     def name(self) -> str:
         return self.mode + f", {self.backup_workers} backup worker" * bool(self.backup_workers)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that it has in the comparison besides its name."""
+        return {"mode.backup_workers": self.backup_workers} if self.backup_workers else {}
 
     @property
     def choice(self) -> Arm:
@@ -121,7 +125,7 @@ def _alone(gradients: int) -> dict[str, Any]:
 MODES = (
     ComparedMode("async", {**ONE_WORKER, "mode.simulate_workers": WORKERS}),
     ComparedMode("sync", _alone(WORKERS)),
-    ComparedMode("sync-ps", _alone(WORKERS - 1), {"mode.backup_workers": 1}, backup_workers=1),
+    ComparedMode("sync-ps", _alone(WORKERS - 1), backup_workers=1),
     ComparedMode("single", _alone(1), simulated=False),
 )
 
