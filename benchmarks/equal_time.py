@@ -19,6 +19,7 @@ differences of the record with Holm's correction, and draws the figure beside th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -140,6 +141,7 @@ def chosen_rates(record: Path, at_a_time: int, data: Mapping[str, Any]) -> dict[
 def measured_costs(root: Path, data: Mapping[str, Any]) -> Costs:
     """Return the costs of a step of one worker that has the machine for itself."""
     if not RunDir(root).summary.exists():
+        shutil.rmtree(root, ignore_errors=True)  # a run that was interrupted
         steps = {"training.steps": COST_STEPS, "cluster.evaluator": False}
         train(root, {**SHARED, **DATASET, **ONE_WORKER, **data, **steps})
     return calibrate(read_run(root), costs_of(NETWORK))

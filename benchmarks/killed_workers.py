@@ -14,6 +14,7 @@ for this step: nothing, all of it, or the updates of some variables.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import subprocess
@@ -39,6 +40,7 @@ from ps_cluster.system.lifetime import die_with_parent
 
 WORKERS, BATCH, CLASSES = 3, 128, 10
 SCHEDULED_AT_ONCE = 200
+LONGEST_S, LONGEST_KILL_S = 600, 20  # the command ends after this time, and this more for each kill
 PAUSES_S = (0.5, 3.0)  # from one kill to the next, drawn evenly
 # The weights and biases of network tutorial_cnn.
 SHAPES = (
@@ -182,6 +184,8 @@ def kill_workers(kills: int, draw: Random, workers: Sequence[Server]) -> None:
 @click.option("--output", type=OUTPUT_FILE, help="Write the record to this JSON file.")
 def main(kills: int, seed: int, output: Path | None) -> None:
     """Count the updates that TensorFlow's own parameter-server training repeats when workers are killed."""
+    # TensorFlow's coordinator waits for lost workers without a limit.
+    faulthandler.dump_traceback_later(LONGEST_S + LONGEST_KILL_S * kills, exit=True)
     print_table(keep(output, [counted(0, seed), counted(kills, seed)], COLUMNS))
     sys.stdout.flush()
     os._exit(0)  # the threads of the coordinators still wait for workers that have ended
