@@ -89,6 +89,7 @@ class Work:
       scale: the factor that turns a score into the unit of `metric`. It is negative if a smaller score is better.
       held_out: the number of training examples that are held out to choose the rate and the momentum.
       rates: the first learning rates of each rule. They are the same for each staleness.
+      batch: the number of examples in a batch of a worker.
       adam: further settings of rule adam.
       instead: name of a rule → the rule that stands for it with this network.
     """
@@ -98,6 +99,7 @@ class Work:
     scale: float
     held_out: int
     rates: Mapping[str, tuple[float, ...]]
+    batch: int = 128
     adam: Mapping[str, Any] = field(default_factory=dict)
     instead: Mapping[str, Rule] = field(default_factory=dict)
 
@@ -130,6 +132,7 @@ WORKS = {
             "sgd": (0.1, 0.2, 0.4, 0.8), "momentum": (0.02, 0.04, 0.08, 0.16), "adam": (0.0005, 0.001, 0.002, 0.004),
             "muon_adam": (0.005, 0.01, 0.02, 0.04),
         },
+        batch=16,
         instead={"muon": MUON_ADAM},
     ),
 }  # fmt: skip
@@ -139,11 +142,16 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
     """Return the arm of a point of the chart."""
     if rule.alone and not staleness:
         return arm(network, next(other for other in RULES if other.name == rule.alone), 0)
-    work = WORKS[network]
+    return arm_of(WORKS[network], network, rule, staleness)
+
+
+def arm_of(work: Work, network: str, rule: Rule, staleness: int) -> Arm:
+    """Return the arm that trains a network for some work, with a rule at a staleness."""
     rule = work.instead.get(rule.name, rule)
     settings: dict[str, Any] = {
         **SHARED,
         "model.name": network,
+        "training.batch_size_per_worker": work.batch,
         **work.settings,
         "optimizer.rule": rule.rule,
         **rule.settings,

@@ -1,0 +1,146 @@
+"""Choose the rule, the learning rate and the momentum of a network's recipe on held-out examples, for each kind of mode.
+
+    python -m benchmarks.default_rates --network cifar_tf_cnn --data-dir DATA
+    python -m benchmarks.default_rates --draw
+
+Three kinds of training stand for the modes of three workers. Mode `single` stands for itself. One worker that emulates
+a staleness of 2 stands for `async` and `bounded`. Mode `single` with batches of three workers computes what `sync` and
+`sync-ps` do. Each rule gets the best rate and momentum on held-out examples, with one seed and a short training; the
+grid is widened until the best rate is not at its edge (`benchmarks/trials.py`). An interrupted search continues with
+the same command. `--draw` prints the best of each rule, and trains nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.records import RECORDS, Column, keep, print_table
+from benchmarks.staleness_chart import MUON_ADAM, WORKS, Rule, Work, arm_of
+from benchmarks.trials import Arm, Study
+from ps_cluster.cli.command_line import OneLineCommand
+from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.errors import UserError
+
+WORKERS = 3
+KINDS = {"single": "single", "stale": "async, bounded", "sync": "sync, sync-ps"}
+"""The kinds of training → the modes for which they stand."""
+ADAM, PREDICT, NESTEROV, MUON = (
+    Rule("adam", "adam"),
+    Rule("adam, predict", "adam", "predict"),
+    Rule("nesterov", "nesterov"),
+    Rule("muon", "muon", settings={"optimizer.weight_decay": 0.0}),
+)
+ON_IMAGES = {"data.dataset": "cifar10", "model.precision": "bfloat16"}
+RATES = {
+    "adam": (0.0005, 0.001, 0.002, 0.004), "nesterov": (0.05, 0.1, 0.2, 0.4), "muon": (0.005, 0.01, 0.02, 0.04),
+}  # fmt: skip
+
+
+def _on_images(epochs: float) -> Work:
+    settings = {**ON_IMAGES, "training.epochs": epochs, "checkpoints.every_epochs": epochs}
+    return Work(settings, "accuracy [%]", 100.0, held_out=5_000, rates=RATES)
+
+
+SEARCHED: dict[str, tuple[Work, tuple[Rule, ...]]] = {
+    "byte_lm": (WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
+    "cifar_tf_cnn": (_on_images(2.0), (ADAM, PREDICT, MUON)),
+    "resnet_small": (_on_images(2.0), (NESTEROV, MUON)),
+    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON)),
+}
+"""Name of a network → how long it trains, and the rules that are compared."""
+COLUMNS = {
+    "network": Column(heading="network"),
+    "modes": Column(heading="modes"),
+    "rule": Column(heading="rule"),
+    "chosen": Column(heading="rate, momentum"),
+    "score": Column(heading="held-out score", digits=2),
+}
+
+
+def arm(network: str, rule: Rule, kind: str) -> Arm:
+    """Return the arm of a rule in a kind of training."""
+    work, _ = SEARCHED[network]
+    one = arm_of(work, network, rule, staleness=WORKERS - 1 if kind == "stale" else 0)
+    if kind != "sync":
+        return one
+    batch = WORKERS * work.batch
+    return replace(
+        one,
+        name=f"{network}: {rule.name}, batches of {batch}",
+        settings={**one.settings, "training.batch_size_per_worker": batch},
+    )
+
+
+def arms_of(network: str) -> dict[tuple[str, str], Arm]:
+    """Return (kind, name of a rule) → the arm of a network.
+
+    A rule with a staleness method is searched for stale gradients only.
+    """
+    _, rules = SEARCHED[network]
+    return {
+        (kind, rule.name): arm(network, rule, kind)
+        for kind, rule in product(KINDS, rules)
+        if kind == "stale" or not rule.method
+    }
+
+
+def study_of(network: str, record: Path) -> Study:
+    """Return the search of a network. The trials of the staleness chart and of the delay of one are used again."""
+    others = [RECORDS / "staleness_trials.json", RECORDS / "delay_trials.json"]
+    return Study(record, list(arms_of(network).values()), used_again=others)
+
+
+def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
+    """Return a row with the best choice of each rule in each kind of training, if its search is complete."""
+    study, rows = study_of(network, record), list[dict[str, Any]]()
+    for (kind, rule), one in arms_of(network).items():
+        tried = study.tried(one)
+        if one.missing(tried):
+            continue
+        best = one.best(tried)
+        score = tried[best]
+        rows.append(
+            {
+                "network": network,
+                "modes": KINDS[kind],
+                "rule": rule,
+                "chosen": f"{best.rate:g}, {best.momentum:g}",
+                "score": None if score is None else abs(one.scale) * score,
+            }
+        )
+    return rows
+
+
+def draw(record: Path) -> None:
+    """Print the best choices of the trials that a record has."""
+    rows = [row for network in SEARCHED for row in rows_of(network, record)]
+    if not rows:
+        raise UserError(f"--record: '{record}' has no complete search yet: run the search without --draw first")
+    print_table(keep(record.with_name("default_rates.json"), rows, COLUMNS))
+
+
+@click.command(cls=OneLineCommand)
+@click.option("--network", type=click.Choice(list(SEARCHED)), help="The network to train.")
+@click.option(
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
+)
+@click.option("--record", type=OUTPUT_FILE, default=RECORDS / "rate_trials.json", help="Where all trials are kept.")
+@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the choices of the record.")
+def main(network: str | None, data_dir: Path | None, record: Path, at_a_time: int, only_draw: bool) -> None:
+    """Choose the rates of a network's recipe on held-out examples, or print the choices of a record."""
+    if only_draw:
+        return draw(record)
+    if network is None:
+        raise UserError("--network: give one, or --draw")
+    data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
+    study_of(network, record).train(0, at_a_time, data)
+
+
+if __name__ == "__main__":
+    main()
