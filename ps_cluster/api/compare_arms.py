@@ -138,7 +138,7 @@ keywords.show_keywords(compare, CompareOptions)
 
 
 def _check_same_model(folder: Path, name: str) -> None:
-    """Raise UserError if an unfinished comparison trains another function or Keras model of the caller."""
+    """Raise UserError if an unfinished comparison was begun with another function or Keras model than the caller's."""
     begun = flat(read_plan(folder).settings or {}).get("model.name")
     file = _written_file(name, folder)
     if begun != name and file is not None and _written_file(begun, folder) is not None:

@@ -228,7 +228,11 @@ def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
 
 
 def _whole(name: str, value: object, least: int = 1) -> int:
-    """Return a whole number, which may be one of NumPy. Raises UserError if it is another value, or below `least`."""
+    """Return `value`, a whole number of Python or NumPy, as an int.
+
+    Raises:
+      UserError: it is not a whole number, or is below `least`.
+    """
     found = keywords.plain(value)
     if not isinstance(found, int) or isinstance(found, bool) or found < least:
         raise UserError(f"{name}: got {one_line(repr(value), 50)}: give a whole number of at least {least}")

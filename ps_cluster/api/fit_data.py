@@ -145,7 +145,7 @@ def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
 
 
 class _Names(NamedTuple):
-    """The names of the inputs, the targets and the weights in messages."""
+    """The names that messages use for the inputs, the targets and the sample weights."""
 
     x: str
     y: str
@@ -249,8 +249,8 @@ def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) ->
     """Return name → array for the names of the model's inputs or outputs. Raises UserError if the numbers differ."""
     if len(names) != len(arrays):
         raise UserError(
-            f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "
-            f"name of an {noun} → array"
+            f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary that "
+            f"has an array for the name of each {noun}"
         )
     return {name: _as_array(f"{what}['{name}']", array) for name, array in zip(names, arrays)}
 

@@ -171,7 +171,9 @@ def _text(key: str) -> str:
     """Return the description of a setting. If only some modes have the setting, the text begins with their names."""
     if key == AUGMENTATION:
         forms = ", ".join(one.form for one in VARIATIONS.values())
-        return f"Vary images in these ways only, joined by commas: {forms}. {NO_VARIATION}: do not vary them."
+        return (
+            f"How training images are varied: one or more of {forms}, separated by commas. {NO_VARIATION}: not at all."
+        )
     section, name = key.split(".")
     if section != "mode" or name in section_classes()[section].model_fields:
         return _field(section, name).description or ""

@@ -162,8 +162,8 @@ def _recognised_pattern(path: Path) -> FormPath:
         return FormPath(form, path)
     taken = "; ".join(f"{form.name}: {', '.join(form.endings)}" for form in _all_forms() if form.takes_patterns)
     raise UserError(
-        f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', but none has a form that a pattern may name: "
-        f"{taken}"
+        f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', but none of them can be read: "
+        f"a pattern may match files of these forms: {taken}"
     )
 
 

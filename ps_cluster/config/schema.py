@@ -84,7 +84,7 @@ class ClusterSettings(Section):
     wire: Literal["auto", "bfloat16", "float32", "int8", "top_k"] = Field(
         description="Dtype in which weights and gradients are sent; auto: the network's. int8: gradients are rounded "
         "to 8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. With "
-        "both, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
+        "int8 and top_k, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
     )
     top_k_share: float = Field(
         gt=0, le=1, description="Share of the gradient's values that a push sends if `wire` is top_k."

@@ -56,7 +56,7 @@ def continue_texts(
     if prompt is not None:
         prompts.append((PROMPT, prompt.encode("utf-8", "surrogateescape")))
     if empty := [name for name, text in prompts if not text]:
-        raise UserError(f"{empty[0]} is empty: give at least one character to continue")
+        raise UserError(f"{empty[0]} is empty: give at least one character of text, which the network then continues")
     predictor = Predictor(run)
     rows = ((name, b"".join(_bytes_after(predictor, text, window, sampling))) for name, text in prompts)
     with opened_output(output) as stream:

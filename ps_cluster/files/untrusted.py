@@ -66,7 +66,8 @@ def check_folder(folder: Path, what: str, notify: Notify) -> None:
             )
         if not _is_trusted(owner):
             notify(
-                f"{what} '{folder}' belongs to {name_of(owner)} and is used as root: what is made in it belongs to root"
+                f"{what} '{folder}' belongs to {name_of(owner)}, but this command runs as root: files that it writes "
+                "there belong to root"
             )
     for place in _open_to_everybody(Path(os.path.realpath(folder))):
         notify(f"{what} '{folder}': everybody on this machine may write to '{place}'; to end that: chmod o-w '{place}'")

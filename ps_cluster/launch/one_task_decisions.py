@@ -152,9 +152,11 @@ class LeaderDecisions:
     def probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle a probe of all other tasks before the process is started. `there`: the tasks that have answered.
+        """Handle a probe of all other tasks, before this task's process is started.
 
-        `unknown_hosts`: the hosts, of the tasks that have not answered, whose names this machine can't resolve.
+        Args:
+          there: the tasks that have answered.
+          unknown_hosts: the hosts of other tasks whose names this machine can't resolve.
         """
         missing = [task for task in self._others if task not in there]
         workers = sum(task.type == WORKER for task in there)

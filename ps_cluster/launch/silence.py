@@ -45,7 +45,7 @@ class _Worker:
 
     @property
     def stopped_first(self) -> bool:
-        """True if, after this worker's last update, others had updates for longer than this worker usually pauses."""
+        """True if other workers made updates after this worker's last one, for longer than its usual pause between updates."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property

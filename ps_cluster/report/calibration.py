@@ -74,7 +74,10 @@ class Calibration:
 
 
 def reliability(found: Calibration, unit: str) -> list[Plot]:
-    """Return two plots over confidence: the share of predictions that are right, and the share of all predictions."""
+    """Return two plots with bins of confidence on the x axis.
+
+    One shows the share of each bin's predictions that are right. The other shows how many of the predictions are in each bin.
+    """
     if not found.total:
         return []
     middles = 100 * (np.arange(BINS) + 0.5) / BINS

@@ -42,7 +42,10 @@ class FieldRow(Row):
     @model_validator(mode="after")
     def _texts_have_characters(self) -> Self:
         if (self.dtype == "string") != bool(self.characters and self.code):
-            raise ValueError("an array of dtype string needs characters and code, and no other array has them")
+            raise ValueError(
+                "an array of dtype string needs the fields 'characters' and 'code', and an array of another dtype must "
+                "not have them"
+            )
         return self
 
 

@@ -53,7 +53,7 @@ class SampledShard:
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
       keyed: three arrays for each table of keys, named by the table's number and a suffix. "_keys", int64 [u]: the keys
         that the worker pulled. "_places", int64 [u]: the places of the keys' rows in the table at the push; -1 for a
-        key without a row. "_given", [u x width]: the keys' rows as the worker got them.
+        key without a row. "_given", [u * width]: the keys' rows as the worker got them.
     """
 
     update: int

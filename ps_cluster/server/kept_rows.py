@@ -24,13 +24,13 @@ class RowValues(NamedTuple, Generic[V]):
     """
 
     given_places: V  # int64 [u], the places or keys of the rows that the worker gets
-    given: V  # float32 [u x width], these rows as the worker gets them
-    at_pull: V  # float32 [u x width], these rows as they are in the table
+    given: V  # float32 [u * width], these rows as the worker gets them
+    at_pull: V  # float32 [u * width], these rows as they are in the table
     places: V  # int64 [u], the places of the rows that the update changes
     keys: V  # int64 [u], their keys
-    gradient: V  # float32 [u x width], as received
-    before: V  # float32 [1 + slots, u x width], the rows and slots before the update
-    after: V  # float32 [1 + slots, u x width], the rows and slots after the update
+    gradient: V  # float32 [u * width], as received
+    before: V  # float32 [1 + slots, u * width], the rows and slots before the update
+    after: V  # float32 [1 + slots, u * width], the rows and slots after the update
 
 
 _DTYPES = RowValues("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")
@@ -50,7 +50,7 @@ class KeptRows:
         """Keep the rows that a worker gets, and the same rows as they are in the table.
 
         Args:
-          places: int64 [u], the places or keys of the rows. rows: [u x width].
+          places: int64 [u], the places or keys of the rows. rows: [u * width].
         """
         return tf.group(
             _keep(self._kept.given_places, places),
@@ -59,7 +59,7 @@ class KeptRows:
         )
 
     def _in_table(self, places: tf.Tensor) -> tf.Tensor:
-        """Return rows as they are in the table, float32 [u x width]. `places`: the places or keys of the rows, int64 [u].
+        """Return rows as they are in the table, float32 [u * width]. `places`: the places or keys of the rows, int64 [u].
 
         This does not use the method that a pull uses, so that the proof can find a mistake in that method. A table of
         keys is an exception: only that method finds the row of a key, so the proof can't find a mistake in it.
@@ -69,7 +69,7 @@ class KeptRows:
         return tf.reshape(tf.gather(self._table.rows, places), [-1])
 
     def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Keep a gradient as received, [u x width], and the rows and slots before the update."""
+        """Keep a gradient as received, [u * width], and the rows and slots before the update."""
         return tf.group(
             _keep(self._kept.places, places),
             _keep(self._kept.keys, self._table.keys_at(places)),
@@ -82,7 +82,7 @@ class KeptRows:
         return _keep(self._kept.after, self._now(places))
 
     def _now(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the current rows and slots at some places, float32 [1 + slots, u x width]."""
+        """Return the current rows and slots at some places, float32 [1 + slots, u * width]."""
         variables = [self._table.rows, *(self._table.slots[name] for name in self._slots)]
         return tf.stack([tf.reshape(tf.gather(variable, places), [-1]) for variable in variables])
 

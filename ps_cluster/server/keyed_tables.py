@@ -97,7 +97,7 @@ class KeyedTableShard(TableShard):
         return found
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return the rows of some keys, concatenated, [u x width] in `dtype`. `wanted`: the keys, int64 [u]."""
+        """Return the rows of some keys, concatenated, [u * width] in `dtype`. `wanted`: the keys, int64 [u]."""
         found, is_there = self._find(wanted)
         has_row = is_there & (found.columns < self.form.ways)
         rows = tf.gather(self.rows, tf.where(has_row, self._places(found), 0))

@@ -161,7 +161,7 @@ class UpdateSamples:
           update, worker, version: int64 [].
           given: [vectors * n] in the dtype of the wire.
           statistics: float32 [m].
-          rows: for each group of tables, the places or keys, int64 [u], and the rows, [u x width].
+          rows: for each group of tables, the places or keys, int64 [u], and the rows, [u * width].
         """
         armed, awaited = self._armed.read_value(), self._awaited.read_value()
         is_next = (

@@ -304,7 +304,7 @@ class ParameterShard:
         return Answer(*self.pull_message.unpack(message[: len(message) - len(self.tables)]))
 
     def read_rows(self, message: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the rows in an answer, [u x width] for each group of tables."""
+        """Return the rows in an answer, [u * width] for each group of tables."""
         return message[len(message) - len(self.tables) :]
 
     def _sent(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

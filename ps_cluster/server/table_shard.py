@@ -21,7 +21,7 @@ class PushedRows(NamedTuple):
     """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables."""
 
     places: Sequence[tf.Tensor] = ()  # int64 [u], the distinct places of the rows in the shard's part, or their keys
-    gradients: Sequence[tf.Tensor] = ()  # [u x width], in the wire's dtype
+    gradients: Sequence[tf.Tensor] = ()  # [u * width], in the wire's dtype
 
 
 NOTHING_PUSHED = PushedRows()
@@ -73,7 +73,7 @@ class TableShard:
         """Return the places of the rows that a push changes, int64 [v], and their gradients, [v x width].
 
         Args:
-          wanted: int64 [u], distinct places, or keys. gradient: [u x width].
+          wanted: int64 [u], distinct places, or keys. gradient: [u * width].
         """
         return wanted, gradient
 
@@ -82,7 +82,7 @@ class TableShard:
         return tf.zeros([0], tf.int64)
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return some rows, concatenated, [u x width] in `dtype`. `wanted`: their places, or keys, int64 [u]."""
+        """Return some rows, concatenated, [u * width] in `dtype`. `wanted`: their places, or keys, int64 [u]."""
         return tf.reshape(tf.cast(tf.gather(self.rows, wanted), dtype), [-1])
 
     # If an update is the mean of several pushes, their gradients are summed up until the update.
@@ -94,7 +94,7 @@ class TableShard:
             self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # places, with repetitions
 
     def add_to_sum(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Add the gradients of some rows, [u x width], to the sum. `places`: int64 [u]. Call `keep_sum` before."""
+        """Add the gradients of some rows, [u * width], to the sum. `places`: int64 [u]. `keep_sum` has to be called first."""
         assert self._sum is not None
         touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), places], 0)
         return tf.group(
@@ -104,7 +104,7 @@ class TableShard:
         )
 
     def summed(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the places of the rows that have a sum, int64 [u], and their sums, [u x width]."""
+        """Return the places of the rows that have a sum, int64 [u], and their sums, [u * width]."""
         places, _ = tf.unique(tf.io.parse_tensor(self._touched.read_value(), tf.int64))
         return places, tf.reshape(tf.gather(self._sum, places), [-1])
 
@@ -125,7 +125,7 @@ class TableShard:
                 self._touched.assign(_as_text(tf.reshape(touched, [-1])))
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u x width], and in the wire's dtype."""
+        """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u * width], and in the wire's dtype."""
         applied = self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
         return tf.group(applied, self._note_change(update.places))
 
@@ -133,7 +133,7 @@ class TableShard:
         return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(places)], True), places))
 
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Reshape the concatenated gradients of rows, [u x width], to float32 [u, width]."""
+        """Reshape the concatenated gradients of rows, [u * width], to float32 [u, width]."""
         return tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
 
 

@@ -64,7 +64,7 @@ class AppliedTotals:
         self.add_work(rows)
 
     def add_work(self, rows: np.ndarray) -> None:
-        """Add steps only to the counts of the worker processes that the rows name. `rows`: as for `add`."""
+        """Add steps to the counts of each worker process, but not to the totals over all workers. `rows`: as for `add`."""
         examples = rows["examples"].astype(np.int64)
         keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
         for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):

@@ -1,4 +1,4 @@
-"""Decide when handing out is paused, so that a state can be saved in which all shards have the same steps."""
+"""Decide when the chief pauses handing out steps, so that it can save a state in which all shards have the same steps."""
 
 from __future__ import annotations
 

@@ -412,10 +412,12 @@ def test_the_tables_of_a_folder_are_the_parts_of_one(tmp_path, files, train, tes
     ("files", "told"),
     [
         (["train.csv", "train.csv.gz", "train.parquet"],
-         ["'train.csv.gz' is not used: 'train.csv' has the same name",
-          "'train.parquet' is not used: 'train.csv' has the same name"]),
-        (["train.csv", "train/a.csv", "train/b.csv"], ["'train/' is not used: 'train.csv' has the same name"]),
-        (["train/a.parquet", "train/a.csv.gz"], ["'train/a.parquet' is not used: 'a.csv.gz' has the same name"]),
+         ["'train.csv.gz' is not used: 'train.csv' has the same name except for its ending",
+          "'train.parquet' is not used: 'train.csv' has the same name except for its ending"]),
+        (["train.csv", "train/a.csv", "train/b.csv"],
+         ["'train/' is not used: 'train.csv' has the same name except for its ending"]),
+        (["train/a.parquet", "train/a.csv.gz"],
+         ["'train/a.parquet' is not used: 'a.csv.gz' has the same name except for its ending"]),
     ],
 )  # fmt: skip
 def test_of_tables_of_one_name_in_a_folder_one_is_used(tmp_path, files, told):

@@ -89,7 +89,11 @@ def test_a_column_without_any_value_in_the_first_file_gets_the_type_of_a_later_o
         ({}, "*.parquet", "no file matches '"),
         ({"a.json": "{}", "b.json": "{}"}, "*", "matches 2 files, such as '"),
         ({"a.csv": ""}, "*.csv", "'a.csv' is empty"),
-        ({"_left.csv": "a,y\n1,2\n"}, "*.csv", "none has a form that a pattern may name: table: .csv, .tsv, "),
+        (
+            {"_left.csv": "a,y\n1,2\n"},
+            "*.csv",
+            "none of them can be read: a pattern may match files of these forms: table: .csv, .tsv, ",
+        ),
     ],
 )
 def test_what_is_no_table_is_told_in_one_line(tmp_path, files, pattern, told):

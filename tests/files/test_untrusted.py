@@ -37,7 +37,9 @@ def test_a_folder_of_another_user_is_refused_and_root_gets_a_notice(common):  # 
         f"run directory '{home}' belongs to another user (uid {SOMEBODY}), who could change what lies in it: choose another"
     )
     (line,) = check(home)
-    assert line.startswith(f"run directory '{home}' belongs to another user (uid {SOMEBODY}) and is used as root: ")
+    assert line.startswith(
+        f"run directory '{home}' belongs to another user (uid {SOMEBODY}), but this command runs as root: "
+    )
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])

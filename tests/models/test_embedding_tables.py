@@ -207,8 +207,14 @@ AGAINST = [
     ),
     ({"cluster.workers": 2, "mode.simulate_workers": 3}, "mode.simulate_workers keeps older versions of all weights"),
     ({"lookahead.every_updates": 5}, "lookahead.every_updates is 5, which keeps slow weights of every row"),
-    ({"cluster.wire": "int8"}, "cluster.wire is int8, with which each worker keeps a remainder of every weight"),
-    ({"cluster.wire": "top_k"}, "cluster.wire is top_k, with which each worker keeps a remainder of every weight"),
+    (
+        {"cluster.wire": "int8"},
+        "cluster.wire is int8: each worker keeps what it has not sent of each weight's gradient",
+    ),
+    (
+        {"cluster.wire": "top_k"},
+        "cluster.wire is top_k: each worker keeps what it has not sent of each weight's gradient",
+    ),
     ({"optimizer.weight_decay": 0.25}, "optimizer.weight_decay is 0.25, which shrinks every row at every update"),
     ({"optimizer.clip_norm": 1.5}, "optimizer.clip_norm is 1.5, which needs the norm of each variable"),
     (

@@ -156,9 +156,13 @@ def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tu
     for file in sorted(files):
         copy_of = next((place for place in file.parents if place in used), None)
         if copy_of is not None:
-            notes.append(f"'{copy_of.relative_to(folder)}/' is not used: '{used[copy_of].name}' has the same name")
+            notes.append(
+                f"'{copy_of.relative_to(folder)}/' is not used: '{used[copy_of].name}' has the same name except for its ending"
+            )
         elif (first := used[_without_ending(file)]) != file:
-            notes.append(f"'{file.relative_to(folder)}' is not used: '{first.name}' has the same name")
+            notes.append(
+                f"'{file.relative_to(folder)}' is not used: '{first.name}' has the same name except for its ending"
+            )
         else:
             kept.append(file)
     return kept, tuple(dict.fromkeys(notes))

@@ -28,7 +28,9 @@ class SameVersionCorrection(GatherCorrection):
 
 class SameVersionMethod(GatherMethod):
     name = "same_version"
-    says = "every K-th gradient of the newest weights changes the weights; older gradients are dropped and recomputed"
+    says = (
+        "the mean of K gradients of the newest weights changes the weights; other gradients are dropped and recomputed"
+    )
     correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:

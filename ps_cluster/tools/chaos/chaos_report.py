@@ -208,4 +208,4 @@ def _facts_of_hosts(hosted: HostedFacts, restarts: Mapping[str, int]) -> Iterato
     yield "hosts", " · ".join(f"{host}: {', '.join(tasks)}" for host, tasks in sorted(places.items()))
     yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
     rolled_back_s, unsaved_s = hosted.rolled_back_seconds, hosted.unsaved_seconds
-    yield "rolled back", f"{rolled_back_s:.1f} s of training; {unsaved_s:.1f} s were in no saved state"
+    yield "rolled back", f"{rolled_back_s:.1f} s of training, of {unsaved_s:.1f} s that had not been saved"

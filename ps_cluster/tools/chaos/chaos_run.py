@@ -4,7 +4,8 @@ A run on this machine is compared with an undisturbed run of the same work. The 
 fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate until the
 last fault, is then drained after M steps, and continues with a cool-down in which the rate falls. The undisturbed run has the
 same rates, step by step. Both end after the same number of updates, computed from the same batches. Equal asynchronous runs end
-with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on hosts is judged by itself.
+with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on several
+hosts has no undisturbed run beside it: only its own results are checked.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def complaints_of_hosted(
     found = [*_ledger("disturbed", result, applied), *_ids(step_ids, applied * _per_update(result))]
     if not 0 <= rolled_back <= unsaved_seconds:
         found.append(
-            f"{rolled_back:.1f} s of training were rolled back, but {unsaved_seconds:.1f} s were in no saved state"
+            f"{rolled_back:.1f} s of training were rolled back, but only {unsaved_seconds:.1f} s had not been saved"
         )
     return [*found, *(f"{task} did not end when training had ended" for task in still_there)]
 

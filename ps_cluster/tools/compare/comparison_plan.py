@@ -222,14 +222,14 @@ def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
     for key in OF_LENGTH:
         if (value := given.get(key)) is not None:
             raise UserError(
-                f"{key}: got {value!r:.100}: every arm trains for {comparison.seconds:g} s here: leave it out, or leave out "
-                "seconds"
+                f"{key}: got {value!r:.100}: every arm of this comparison trains for {comparison.seconds:g} s: leave out "
+                f"{key}, or the comparison's seconds"
             )
     for key in OFF_WITH_TIME_LIMIT.keys() & given.keys():
         if given[key] != OFF_WITH_TIME_LIMIT[key]:
             raise UserError(
                 f"{key}: got {given[key]!r:.100}: this setting needs the number of updates, which is unknown if every arm "
-                "trains for the same time: leave it out, or leave out seconds"
+                f"trains for the same time: leave out {key}, or the comparison's seconds"
             )
     if "score_every_epochs" in comparison.model_fields_set:
         raise UserError(

@@ -83,7 +83,7 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
     if comparison.seconds is not None and complete.schedule.kind != CONSTANT:
         raise UserError(
             "--seconds: the network was compiled with a schedule, which needs the number of updates: set "
-            "schedule.kind=constant, or compare after equally many examples"
+            "schedule.kind=constant, or leave out --seconds to train all arms on equally many examples"
         )
     return complete
 
@@ -130,7 +130,7 @@ def check_unclaimed(output: Path) -> None:
 
 
 def check_free_for_report(output: Path) -> None:
-    """Raise UserError if a folder holds something other than a report on finished runs, which a new report may replace."""
+    """Raise UserError if a folder holds anything but an earlier report on finished runs. That report may be replaced."""
     if (output / PLAN).exists():
         raise UserError(f"--output: '{output}' holds a {_NOUN} and the runs that it has trained: choose another folder")
     claimed_folders.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)

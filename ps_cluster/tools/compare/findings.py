@@ -43,7 +43,7 @@ class GroupFinding:
     """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
 
     A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller n.
-    If a run has no metric, the metric of the group has no spread, since the other runs are a selection.
+    If a run has no metric, only the mean of the metric is given, without its spread: the other runs are no random sample.
 
     Attributes:
       estimates: the estimates by their columns. `finding[measure]` returns one of them.

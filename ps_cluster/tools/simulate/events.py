@@ -106,7 +106,10 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """Run threads of `seconds` CPU seconds each, then call `then()`. Of 1.5 threads, the second gets half."""
+        """Run `threads` threads of `seconds` CPU seconds each, and call `then()` when all have ended.
+
+        `threads` may be a fraction: with 1.5, the second thread needs only half of the seconds.
+        """
         left = math.ceil(threads)
 
         def ended() -> None:

@@ -72,7 +72,7 @@ class Range:
     def split(self, points: int) -> Choices:
         """Return `points` evenly spaced numbers of the range. They are rounded if the range is whole."""
         if not 2 <= points <= MOST_VALUES:
-            raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
+            raise ValueError(f"{points} values: the number of values has to be between 2 and {MOST_VALUES}")
         low, high = (math.log(end) if self.log else end for end in self.values)
         between = (low + (high - low) * place / (points - 1) for place in range(1, points - 1))
         # The ends stay as they are written. The other numbers get few digits, so that they are easy to read.

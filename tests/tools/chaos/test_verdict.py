@@ -131,7 +131,7 @@ LOST = {"updates": RESULT.updates.model_copy(update={"lost": 1})}
     ("change", "steps", "unsaved", "left", "words"),
     [
         ({}, range(9), 1.5, [], None),
-        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, but 1.4 s were in no saved state"),
+        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, but only 1.4 s had not been saved"),
         ({}, range(9), 1.5, ["worker-1"], "worker-1 did not end when training had ended"),
         ({}, [0, *range(8)], 1.5, [], "updates.csv should hold each of 9 steps once, but its 9 rows hold 8"),
         (LOST, range(9), 1.5, [], "the ledger of the disturbed run is not exact"),

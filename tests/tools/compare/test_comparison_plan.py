@@ -224,7 +224,9 @@ def test_with_a_time_limit_all_modes_train_and_are_scored_by_the_clock():
     ],
 )
 def test_settings_that_need_the_number_of_updates_are_refused_with_a_time_limit(key, value):
-    with pytest.raises(UserError, match=f"{key}: got .*unknown if every arm trains for the same time: leave it out"):
+    with pytest.raises(
+        UserError, match=f"{key}: got .*unknown if every arm trains for the same time: leave out {key}, or"
+    ):
         plan(EPOCHS | {key: value}, seconds=240.0)
 
 
@@ -239,7 +241,9 @@ def test_settings_that_need_the_number_of_updates_are_refused_with_a_time_limit(
 )
 def test_another_length_than_the_seconds_is_refused(key, value):
     for settings, arm in ((EPOCHS | {key: value}, {}), (EPOCHS, {key: value})):
-        with pytest.raises(UserError, match=f"{key}: got {value}: every arm trains for 240 s here: leave it out"):
+        with pytest.raises(
+            UserError, match=f"{key}: got {value}: every arm of this comparison trains for 240 s: leave out {key}"
+        ):
             plan(settings, arms=arms("async", **arm), seconds=240.0)
     with pytest.raises(UserError, match="score_every_epochs: got 0.5: with seconds, every run is scored 8 times"):
         plan(EPOCHS, seconds=240.0, score_every_epochs=0.5)
