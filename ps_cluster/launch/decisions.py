@@ -63,6 +63,14 @@ class Look:
 
 
 @dataclass(frozen=True)
+class _TaskRestart:
+    """A restart of one task that is planned for the time `at_s`, because of its death."""
+
+    at_s: float
+    death: TaskExit
+
+
+@dataclass(frozen=True)
 class _TrainingRestart:
     """A restart of all training tasks that is planned for the time `at_s`."""
 
@@ -87,7 +95,7 @@ class Decisions:
         self._limits = limits
         self._on_death = config.mode_kind.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
-        self._restarts_at_s: dict[Task, float] = {}  # when tasks that have died start again
+        self._restarts: dict[Task, _TaskRestart] = {}  # of the tasks that have died and wait for their next start
         self._training_restart: _TrainingRestart | None = None  # the planned restart of all training tasks
         self._clock = StageClock(limits, now_s)
         self._silence = SilenceDetector(config, limits, now_s)
@@ -235,6 +243,9 @@ class Decisions:
         topology = self._topology
         more = workers - len(topology.workers)
         if not more:
+            if waiting := self._waiting_workers(now_s):
+                running = _names(self._running_workers) or "no worker"
+                return (AnswerScale("; ".join((f"running: {running}", *waiting))),)
             return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
         start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
         self._drop_restarts(stop)
@@ -250,13 +261,22 @@ class Decisions:
         done = [f"stopped {_names(request.stop)}; other workers take their steps"] if request.stop else []
         if started := [task for task in request.start if task not in not_started]:
             done.append(f"started {_names(started)}")
-        done += [
-            f"{one}; {'the launcher tries again' if one.task in here else 'training continues without it'}"
-            for one in refused
-        ]
-        workers = sum(task not in not_started for task in here)
+        done += [f"{one}; training continues without it" for one in refused if one.task not in here]
+        done += self._waiting_workers(now_s)
+        workers = len(self._running_workers)
         now = f"now {counted(workers, 'worker')}{_rate_of(self._config, workers)}"
         return (AnswerScale("; ".join((*done, now)), refused=any(task not in here for task in not_started)),)
+
+    @property
+    def _running_workers(self) -> list[Task]:
+        return [task for task in self._topology.workers if task not in self._restarts]
+
+    def _waiting_workers(self, now_s: float) -> list[str]:
+        """Return a line about each worker that waits for its next start: why it waits, and for how long."""
+        waiting = [self._restarts[task] for task in self._topology.workers if task in self._restarts]
+        return [
+            f"{one.death}; the launcher tries to start it again{delay_text(round(one.at_s - now_s))}" for one in waiting
+        ]
 
     # A task dies.
 
@@ -267,7 +287,7 @@ class Decisions:
         self._ports_taken += 1
         if self._ports_taken >= self._limits.port_attempts:
             return (EndRun("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
-        self._restarts_at_s.clear()
+        self._restarts.clear()
         self._training_restart = None
         line = logs.PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
         return Notice(line), StopAll(), StartCluster()
@@ -301,7 +321,7 @@ class Decisions:
             return self._give_up(task, self._recovery.first_cause(death), gone=True)
         if self._recovery.restarts_all(death):
             return (RestartFromSnapshot(f"{death}", delay_s),)
-        self._restarts_at_s[task] = now_s + delay_s
+        self._restarts[task] = _TaskRestart(now_s + delay_s, death)
         return (Notice(logs.TASK_RESTARTED(f"{death}; starting it again{delay_text(delay_s)}")),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
@@ -347,7 +367,7 @@ class Decisions:
 
     def _take_due_restarts(self, now_s: float) -> Actions:
         """Return the planned restarts whose time has come, and forget them."""
-        due = [task for task, at_s in self._restarts_at_s.items() if at_s <= now_s]
+        due = [task for task, planned in self._restarts.items() if planned.at_s <= now_s]
         self._drop_restarts(due)
         restarts = tuple(map(RestartTask, due))
         if self._training_restart is None or self._training_restart.at_s > now_s:
@@ -417,7 +437,7 @@ class Decisions:
 
     def _drop_restarts(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            self._restarts_at_s.pop(task, None)
+            self._restarts.pop(task, None)
 
 
 def _names(tasks: Sequence[Task]) -> str:

@@ -401,15 +401,30 @@ SCALING = {
     "a worker that the machine refuses to start is not said to be started, and is tried again": Story(
         [BEGINS, (2, scale_to(4)), (13,)],
         ["Scale(worker-2, worker-3, )", f"{NO_ROOM}; starting it again in 10 s",
-         f"AnswerScale(started worker-2; {NO_ROOM}; the launcher tries again; now 3 workers, with 0.44 times the learning "
-         "rate that suits 2 workers, False)",
+         f"AnswerScale(started worker-2; {NO_ROOM}; the launcher tries to start it again in 10 s; now 3 workers, with 0.44 "
+         "times the learning rate that suits 2 workers, False)",
          "RestartTask(worker-3)", f"{NO_ROOM}; starting it again in 10 s"],
         FROM_1_TO_4 | {"refuses": ["worker-3"]},
+    ),
+    "a worker that waits for its next start is not said to run already, and the answer says why it waits": Story(
+        [BEGINS, (2, scale_to(3)), (4, scale_to(3)), (5, scale_to(2)), (13, scale_to(2))],
+        ["Scale(worker-2, )", f"{NO_ROOM_FOR_2}; starting it again in 10 s", f"AnswerScale({NO_ROOM_FOR_2}; the launcher",
+         f"AnswerScale(running: worker-0, worker-1; {NO_ROOM_FOR_2}; the launcher tries to start it again in 8 s, False)",
+         "Scale(, worker-2)", "AnswerScale(stopped worker-2; other workers take their steps; now 2 workers, False)",
+         "AnswerScale(2 workers already: nothing to do, False)"],
+        FROM_1_TO_4 | {"refuses": ["worker-2"]},
+    ),
+    "a worker that waits for its next start does not count as running when others start": Story(
+        [BEGINS, (2, scale_to(3)), (4, scale_to(4))],
+        ["Scale(worker-2, )", f"{NO_ROOM_FOR_2}; starting it again in 10 s", f"AnswerScale({NO_ROOM_FOR_2}; the launcher",
+         "Scale(worker-3, )",
+         f"AnswerScale(started worker-3; {NO_ROOM_FOR_2}; the launcher tries to start it again in 8 s; now 3 workers, with"],
+        FROM_1_TO_4 | {"refuses": ["worker-2"]},
     ),
     "a worker that the machine has refused too often is said to be given up": Story(
         [BEGINS, (2, scale_to(3)), (53,), (54, scale_to(3))],
         ["Scale(worker-2, )", f"{NO_ROOM_FOR_2}; starting it again in 10 s",
-         f"AnswerScale({NO_ROOM_FOR_2}; the launcher tries again; now 2 workers, False)",
+         f"AnswerScale({NO_ROOM_FOR_2}; the launcher tries to start it again in 10 s; now 2 workers, False)",
          *["RestartTask(worker-2)", f"{NO_ROOM_FOR_2}; starting it again in 10 s"] * 4,
          "RestartTask(worker-2)", "GiveUp(worker-2)",
          f"{NO_ROOM_FOR_2} (given up after 5 restarts); training continues without worker-2",

@@ -232,7 +232,7 @@ def test_the_answer_to_a_request_for_more_workers_names_those_that_the_machine_h
     refused = f"worker-3 could not be started: no more processes (log: {looped.machine.run_dir.launcher_log})"
     assert looped.notices == [
         f"{refused}; starting it again in 10 s",
-        f"scale: {refused}; the launcher tries again; now 3 workers",
+        f"scale: {refused}; the launcher tries to start it again in 10 s; now 3 workers",
     ]
     assert looped.machine.restarts == {Task("worker", 3): 1}
 
