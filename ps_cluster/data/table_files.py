@@ -309,6 +309,11 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
     return tables
 
 
+def columns_of(file: Path) -> Types:
+    """Return the columns of a table's file."""
+    return _open(file, {}).columns
+
+
 def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
     """Open the files of one table. `types`: the known types of columns, to which the types of new columns are added."""
     opened: list[PiecewiseTable] = []

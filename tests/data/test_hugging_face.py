@@ -53,6 +53,21 @@ def test_a_folder_is_read_without_the_library(tmp_path):
     assert dataset.inputs("train")["image"].shape == (6, 6, 5, 3)
 
 
+@pytest.mark.parametrize("has_pictures", [True, False])
+def test_a_split_without_the_column_to_predict_leaves_the_test_to_the_next_one(tmp_path, has_pictures):
+    rows, features = pictures([0, 1] * 5), CLASSES
+    if not has_pictures:
+        rows = pa.record_batch({"x": [1.0, 2.0] * 5, "label": [0, 1] * 5})
+        features = {"label": CLASSES["label"]}
+    save_hugging_face(tmp_path / "a/train", features, rows)
+    save_hugging_face(tmp_path / "a/test", features, rows.drop_columns(["label"]))
+    save_hugging_face(tmp_path / "a/validation", features, rows.slice(0, 3))
+    (tmp_path / "a/dataset_dict.json").write_text('{"splits": ["train", "test", "validation"]}')
+    dataset, told = packed(tmp_path / "a")
+    assert (dataset.train_examples, dataset.target("test").tolist()) == (10, [0, 1, 0])
+    assert "the split 'test' is not used: its examples have no labels" in told
+
+
 def test_the_names_of_classes_may_be_the_letters_of_a_text(tmp_path):
     rows = pa.record_batch({"x": [1.0, 2.0] * 5, "label": [0, 1] * 5})
     features = {"label": {"_type": "ClassLabel", "names": "uv"}}

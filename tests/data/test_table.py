@@ -183,6 +183,31 @@ def test_rows_are_held_out_if_the_test_table_lacks_the_column_to_predict(table, 
 
 
 @pytest.mark.parametrize(
+    ("labelled", "targets", "told"),
+    [
+        (["validation", "dev"], [0.5], ["'test' is not used: it has no column 'price' to predict",
+                                        "'dev' is not used: 'validation' has the examples to test on"]),
+        (["dev"], [1.5], ["'test' is not used: it has no column 'price' to predict",
+                          "'validation' is not used: it has no column 'price' to predict"]),
+        ([], None, ["'test' is not used: it has no column 'price' to predict",
+                    "'validation' is not used: it has no column 'price' to predict",
+                    "'dev.csv' is not used: it has no column 'price' to predict"]),
+    ],
+)  # fmt: skip
+def test_the_first_table_with_the_column_to_predict_is_tested_on_and_rows_are_held_out_only_without_one(
+    table, labelled, targets, told
+):
+    folder = table(TRAIN, "size,city,rooms\n1,Rome,2\n")
+    for price, name in enumerate(("validation", "dev")):
+        text = f"size,city,rooms,price\n1,Rome,2,{price}.5\n" if name in labelled else "size,city,rooms\n1,Rome,2\n"
+        (folder / f"{name}.csv").write_text(text)
+    dataset, lines = packed(folder, target="price")
+    assert sorted(line for line in lines if "is not used" in line) == sorted(told)
+    assert any("held out" in line for line in lines) == (targets is None)
+    assert targets is None or (dataset.train_examples, dataset.target("test").tolist()) == (8, targets)
+
+
+@pytest.mark.parametrize(
     ("train", "test", "settings", "told"),
     [
         (TRAIN, TEST, {}, "data.target is missing: set --target to one of these columns: size, city, rooms, price"),

@@ -50,6 +50,7 @@ class HuggingFaceForm(PathForm[OwnSettings]):
 
 class HuggingFace(HuggingFaceForm[TableSettings]):
     name = "hugging_face"
+    version = 3
     looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
     Settings = TableSettings
 
@@ -168,7 +169,12 @@ def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
     there = found["train"].types if "train" in found else ()
     target = target or next((name for name in _TARGET_COLUMNS if name in there), None)
     unlabelled = {name: _count_unlabelled(rows, target) for name, rows in found.items()}
-    which = splits.choose_test_split(found, lambda name: unlabelled[name] < len(found[name]))
+
+    def is_labelled(name: str) -> bool:
+        has_column = target is None or target in found[name].types
+        return has_column and unlabelled[name] < len(found[name])
+
+    which = splits.choose_test_split(found, is_labelled)
     used = {"train": "train"} | ({"test": which.test} if which.test else {})
     for name in used.values():
         splits.check_all_labelled(name, unlabelled[name], len(found[name]))

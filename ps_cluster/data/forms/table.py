@@ -6,21 +6,22 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.folders import files_in, folders_in, not_read
 from ps_cluster.data.forms import PathForm
-from ps_cluster.data.splits import TRAIN, is_split, splits_in
-from ps_cluster.data.table_files import TABLES, ending_of, open_tables
+from ps_cluster.data.splits import TRAIN, SplitNames, is_split, splits_in
+from ps_cluster.data.table_files import TABLES, columns_of, ending_of, open_tables
 from ps_cluster.data.table_sets import TableSettings, contents_of_tables
 from ps_cluster.files.patterns import folder_of, is_pattern, matches
-from ps_cluster.files.values import Malformed
+from ps_cluster.files.values import Malformed, one_line
 
 
 class TableForm(PathForm[TableSettings]):
     name = "table"
-    version = 4
+    version = 5
     looks_for = (
         "a .csv, .tsv or .parquet file whose first line names the columns (.csv.gz too), a folder with train.csv and test.csv, "
         "or a folder or pattern, such as 'data/*.parquet', whose files are the parts of one table"
@@ -48,9 +49,10 @@ class TableForm(PathForm[TableSettings]):
         if is_pattern(self.path):
             found, root = matches(self.path), folder_of(self.path)
             others = [file for file in found if not ending_of(file)]
-            files, notes = _files_of_splits(_by_split(found), others, root)
+            files, notes = _files_of_splits(_by_split(found), others, root, settings.target)
         elif self.path.is_dir():
-            files, notes = _files_of_splits(_table_files(self.path), _other_files(self.path), self.path)
+            others = _other_files(self.path)
+            files, notes = _files_of_splits(_table_files(self.path), others, self.path, settings.target)
         tables = open_tables(files, (*settings.categorical, *settings.text))
         with_commas = [table.what for table in tables.values() if table.has_decimal_commas]
         contents = contents_of_tables(tables, settings)
@@ -114,9 +116,11 @@ def _split_of(name: str) -> str:
 
 
 def _files_of_splits(
-    found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path
+    found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path, target: str | None
 ) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return split → files, and lines about files that are not used. `found`: the result of `_table_files`.
+    """Return split → files, and lines about files that are not used.
+
+    `found`: the result of `_table_files`. `target`: the column to predict, if it is known.
 
     Raises Malformed if there are no tables, or there are tables to test on but none to train on.
     """
@@ -124,9 +128,10 @@ def _files_of_splits(
         raise Malformed(f"it has no tables, that is, no files whose names end in {', '.join(TABLES)}")
     notes: tuple[str, ...] = ()
     if splits := splits_in(found):
-        files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
         no_split = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
-        notes = splits._replace(others=no_split).notes
+        splits, notes = _tested_on_labels(splits._replace(others=no_split), found, target)
+        files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
+        notes = (*notes, *splits.notes)
     elif tests := [name for name in found if is_split(name)]:
         raise Malformed(f"it has '{tests[0]}' but no '{TRAIN}': rename the table to train on to {TRAIN}.csv")
     else:
@@ -139,6 +144,23 @@ def _files_of_splits(
             names = f"{first.relative_to(folder)} to {more[-1].relative_to(folder)}"
             notes = (*notes, f"{len(more) + 1:,} files are the parts of one table: {names}")
     return files, (*notes, *not_read(others, folder, "no tables"))
+
+
+def _tested_on_labels(
+    splits: SplitNames, found: Mapping[str, list[Path]], target: str | None
+) -> tuple[SplitNames, tuple[str, ...]]:
+    """Choose the first split to test on that has the column `target`, and return lines about the splits before it.
+
+    If no split has this column, the last one is chosen. `contents_of_tables` then does not use it.
+    """
+    if target is None or splits.test is None:
+        return splits, ()
+    *earlier, last = splits.test, *splits.unused
+    unlabelled = tuple(takewhile(lambda name: target not in columns_of(found[name][0]), earlier))
+    test, *unused = (*earlier, last)[len(unlabelled) :]
+    column = one_line(target, 100)
+    notes = tuple(f"'{name}' is not used: it has no column '{column}' to predict" for name in unlabelled)
+    return splits._replace(test=test, unused=tuple(unused)), notes
 
 
 def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
