@@ -147,18 +147,11 @@ class OneTask:
         if self.leads and (failure := failed_for_good(self.run_dir)):
             print_error(failure)
             return FAILED_FOR_GOOD
-        # Check this before the claim: bad input must not end another leader that is at work.
-        if self.leads and _decide_to_resume(self.options.resume, self.run_dir, leads=True):
-            newest_checkpoint(self.config, self.run_dir, self.dataset, notify)
         try:
             if self.leads:
-                self.claim = claim(self.run_dir)
-                set_fence(self.claim.check)
-            # Decide again, because another leader may have saved a state before the claim.
-            self.resumes = _decide_to_resume(self.options.resume, self.run_dir, leads=self.leads)
-            if self.leads and self.resumes:  # check before config.yaml is overwritten
-                begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
-                notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
+                self._claim_run(notify)
+            else:
+                self.resumes = _decide_to_resume(self.options.resume, self.run_dir, leads=False)
             self._write_files()
             objective = described_objective(self.dataset, check_network(self.config, self.dataset))
             self.view.start(self.config, self.run_dir, self.dataset, objective)
@@ -180,6 +173,23 @@ class OneTask:
             set_fence(None)
             self.view.close()
         return code
+
+    def _claim_run(self, notify: Notify) -> None:
+        """Claim the run directory for this leader, and find out whether training continues from a state there.
+
+        Raises UserError if `--resume` and the states in the run directory contradict each other, or if training can't
+        continue from these states.
+        """
+        # Check this before the claim: bad input must not end another leader that is at work.
+        if _decide_to_resume(self.options.resume, self.run_dir, leads=True):
+            newest_checkpoint(self.config, self.run_dir, self.dataset, notify)
+        self.claim = claim(self.run_dir)
+        set_fence(self.claim.check)
+        # Decide again, because another leader may have saved a state before the claim.
+        self.resumes = _decide_to_resume(self.options.resume, self.run_dir, leads=True)
+        if self.resumes:  # check before config.yaml is overwritten
+            begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
+            notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
 
     def _write_files(self) -> None:
         """Write the files that the task's process and `health` read.
