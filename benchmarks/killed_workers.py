@@ -21,9 +21,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -130,22 +131,24 @@ def loss_of(weights: list[tf.Variable], step: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x @ weights[8] + weights[9]))
 
 
+def add_one(counts: list[tf.Variable], step: tf.Tensor) -> None:
+    """Add 1 to each element of the variables. Each addition waits for its variable's gradient of the step."""
+    with tf.GradientTape() as tape:
+        loss = loss_of(counts, step)
+    for variable, gradient in zip(counts, tape.gradient(loss, counts)):
+        # The product with 0 removes the value of the gradient.
+        variable.assign_add(1.0 + 0.0 * tf.clip_by_value(gradient, -1.0, 1.0))
+
+
 def counted(kills: int, seed: int) -> dict[str, int]:
     """Train while workers are killed, and return the row of the table. `seed`: of the moments and of the workers."""
     with cluster() as (coordinator, workers):
         with coordinator.strategy.scope():
             counts = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
 
-        def add_one(step: tf.Tensor) -> None:
-            with tf.GradientTape() as tape:
-                loss = loss_of(counts, step)
-            for variable, gradient in zip(counts, tape.gradient(loss, counts)):
-                # The update waits for the gradient, whose value the product with 0 removes.
-                variable.assign_add(1.0 + 0.0 * tf.clip_by_value(gradient, -1.0, 1.0))
-
         @tf.function(autograph=False)
         def dispatched(step: tf.Tensor) -> None:
-            coordinator.strategy.run(add_one, args=(step,))
+            coordinator.strategy.run(partial(add_one, counts), args=(step,))
 
         def train(until: threading.Event) -> int:
             """Train at least twice, and until the event is set. Return the number of scheduled steps."""
@@ -164,15 +167,22 @@ def counted(kills: int, seed: int) -> dict[str, int]:
             kill_workers(kills, Random(seed), workers)
             killed.set()
             scheduled = trained.result()
-        seen = np.concatenate([variable.numpy().ravel() for variable in counts])
+        return row_of(kills, scheduled, [variable.numpy() for variable in counts])
+
+
+def row_of(kills: int, scheduled: int, counts: Sequence[np.ndarray]) -> dict[str, int]:
+    """Return the row of the table. `counts`: the final values of the variables, float32."""
+    seen = np.concatenate([values.ravel() for values in counts])
     least, most = int(seen.min()) - scheduled, int(seen.max()) - scheduled
     return {"kills": kills, "scheduled": scheduled, "least": least, "most": most}
 
 
-def kill_workers(kills: int, draw: Random, workers: Sequence[Server]) -> None:
+def kill_workers(
+    kills: int, draw: Random, workers: Sequence[Server], sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Kill random workers at random moments, and start each again."""
     for _ in range(kills):
-        time.sleep(draw.uniform(*PAUSES_S))
+        sleep(draw.uniform(*PAUSES_S))
         worker = draw.choice(workers)
         worker.kill()
         worker.start()

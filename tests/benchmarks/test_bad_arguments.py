@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import asynchrony_on_tables, before_after, records, table_sizes
+from benchmarks import asynchrony_on_tables, before_after, killed_workers, records, table_sizes
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,11 @@ from benchmarks import asynchrony_on_tables, before_after, records, table_sizes
         (asynchrony_on_tables, "--data movielens", ["--folder", "--output"]),
         (asynchrony_on_tables, "--folder new --output new.json --data clicks", ["--data", "clicks 0.8"]),
         (asynchrony_on_tables, "--folder new --output new.json --seeds 1", ["--seeds", "1"]),
+        (killed_workers, "--kills -1", ["--kills", "-1"]),
+        (killed_workers, "--kills many", ["--kills", "many"]),
+        (killed_workers, "--seed 0.5", ["--seed", "0.5"]),
+        (killed_workers, "--output .", ["--output", "directory"]),
+        (killed_workers, "surplus", ["surplus"]),
         (table_sizes, "--millions 1000 --width 1024", ["--millions", "1000", "GB", "--width"]),
     ],
 )
