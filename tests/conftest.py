@@ -62,7 +62,7 @@ KNOWN_SKIPS = (
     "real CIFAR-10", "root", "administrator", "allow", "apt-get install", "no PyTorch here", "test-extras", "the extra",
     "the library is installed", "could not import 'tf2onnx'", "pandas is an extra", "MNIST is one file", "C compiler", "mount",
     "quota", "only one user", "whole history", "network", "namespace", "firewall", "nft", "WireGuard",
-    "control group", "processor time", "accounting", "tunnel", "unshare", "slurm", "IPv6", "chromium",
+    "control group", "processor time", "second core", "accounting", "tunnel", "unshare", "slurm", "IPv6", "chromium",
 )  # fmt: skip
 
 

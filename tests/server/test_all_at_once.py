@@ -8,7 +8,13 @@ import tensorflow as tf
 from ps_cluster.config.lazy import graph
 from ps_cluster.server.shard import NO_END, ParameterShard
 from ps_cluster.server.store import StepPush
+from ps_cluster.system.limits import allowance
 from tests.helpers.stores import make_store, pull, row
+
+pytestmark = pytest.mark.skipif(
+    allowance().processors < 2,
+    reason="without a second core, TensorFlow has one thread, so the Python functions of two slices never run together",
+)
 
 BOTH = threading.Barrier(2)
 MEETINGS = []  # each arrival at the barrier that ended with the other slice there too
