@@ -15,7 +15,7 @@ from ps_cluster.files.values import Malformed, decimal, whole
 def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
     lowest, highest = factors
     if lowest > highest:
-        raise ValueError(f"lowest factor {lowest} is above the highest, {highest}")
+        raise ValueError(f"the lowest factor, {lowest}, is above the highest factor, {highest}")
     return factors
 
 
@@ -36,34 +36,34 @@ class Augmentation(Section):
     """Pad every side with this many mirrored pixels, and crop to the old size at a random place."""
 
     flip: Literal["none", "random", "alternating"] = "none"
-    """Mirror left-right. random: with probability 1/2 at each step. alternating: each image in every second epoch."""
+    """Mirror images horizontally. random: with probability 1/2. alternating: each image in every second epoch."""
 
     hue_delta: float = Field(0.0, ge=0, le=0.5)
     """Shift the hue by up to this fraction of the colour circle, in either direction."""
 
     brightness_delta: float = Field(0.0, ge=0, le=1)
-    """Add up to this fraction of the range of pixels to all pixels of an image, or subtract it."""
+    """Make all pixels of an image brighter or darker by the same value, up to this fraction of the range of pixels."""
 
     contrast_range: FactorRange = (1.0, 1.0)
-    """Multiply the distance from each channel's mean by a factor from this range."""
+    """Multiply the difference between each pixel and the mean of its channel by a factor from this range."""
 
     saturation_range: FactorRange = (1.0, 1.0)
     """Multiply the saturation by a factor from this range."""
 
     cutout_pixels: int = Field(0, ge=0, le=10_000)
-    """Side of a square in each image that is filled with the mean colour."""
+    """Fill a square with sides of this many pixels, at a random place in each image, with the mean colour."""
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Raise ValueError, with the setting and its value, for an augmentation that images of `shape` do not allow."""
         *sides, channels = shape
         if self.crop_padding_pixels >= min(sides):
             raise ValueError(
-                f"data.augmentation.crop_padding_pixels: got {self.crop_padding_pixels}: images of {sides[0]}x{sides[1]} "
-                f"have at most {min(sides) - 1} pixels to mirror"
+                f"data.augmentation.crop_padding_pixels: got {self.crop_padding_pixels}: it has to be at most {min(sides) - 1} "
+                f"for images of {sides[0]}x{sides[1]} pixels, because the padding mirrors their pixels"
             )
         if channels != 3 and (self.hue_delta or self.saturation_range != (1, 1)):
             raise ValueError(
-                f"data.augmentation: hue_delta and saturation_range need 3 channels, images have {channels}"
+                f"data.augmentation: hue_delta and saturation_range need 3 channels, but these images have {channels}"
             )
 
 
@@ -95,7 +95,7 @@ NO_VARIATION = "none"
 
 
 def read_variations(text: str) -> dict[str, Any]:
-    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; those not named are off.
+    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; variations not named are off.
 
     Raises:
       ValueError: a name is unknown or appears twice, or a value can't be read.

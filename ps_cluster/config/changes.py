@@ -41,7 +41,7 @@ class ChangedSetting(NamedTuple):
 
 
 def changed(config: RunConfig) -> dict[str, ChangedSetting]:
-    """Return value and default, by dotted key, of the settings that differ from their defaults."""
+    """Return the settings that differ from their defaults, by dotted key: the value and the default of each."""
     values, class_defaults = flat(config.model_dump(mode="json")), _class_defaults(config)
 
     def differing(keys: Iterable[str], chosen: Mapping[str, ChangedSetting]) -> dict[str, ChangedSetting]:
@@ -54,8 +54,9 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     for keys in before:
         found |= differing(keys, found)
     others = [key for key in values if key not in itertools.chain(*before)]
-    # If one of these settings differs from the recipe's rates for the mode, the user has set one of them, and then the run
-    # uses none of these rates: `defaults_for` leaves them out too once it knows such a setting.
+    # If a setting in BELONG_TOGETHER differs from the recipe's value for the mode, the user has set at least one of
+    # these settings. The run then uses none of the recipe's rates, and `defaults_for` leaves these rates out as well,
+    # if the layer that it gets contains such a setting.
     unlike_found_rates = differing([key for key in others if key in BELONG_TOGETHER], found)
     found |= differing(others, found | unlike_found_rates)
     return {key: found[key] for key in values if key in found}
@@ -92,7 +93,7 @@ def rate_origin(config: RunConfig) -> str:
     if model not in NETWORKS.own or rule != RULE.name_in(defaults_for(nested(chosen))[0]):
         return f"usual for {rule}"
     if config.mode_kind.shares_steps and OF_DIVIDED in NETWORKS[model].recipe:
-        return f"the rate of {model} for modes that divide it"
+        return f"the rate of {model} for modes that divide the network"
     mode, workers = rated_as(config.mode_kind, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
     found = rates_found(config)
@@ -103,6 +104,6 @@ def rate_origin(config: RunConfig) -> str:
     if has_rates(config):
         others = found_rates(NETWORKS[model])
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
-        have = f" (there is one for workers x batch of {', '.join(known)})" if known else ""
+        have = f" (rates were found for these workers x batch: {', '.join(known)})" if known else ""
         return f"the rate of {model} for all modes, because none was found for {place}{have}"
     return f"the default of {model}"

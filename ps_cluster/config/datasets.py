@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 PAGE = "docs/extending.md#your-own-data"
 
 Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
-"""Name of a field → its rows [B, ...]."""
+"""Maps the name of a field to its rows, [B, ...]."""
 NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
-"""Inputs → the outputs of a network, float32 [B, outputs]."""
+"""Returns the outputs of a network for inputs, float32 [B, outputs]."""
 OwnSettings = TypeVar("OwnSettings", bound="DataSettings")
 Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, OwnSettings], dict[str, tf.Tensor]]"
-"""(inputs, their batch, the form of an example, the section `data`) → the augmented inputs."""
+"""Takes inputs, their batch, the form of an example, and the section `data`. Returns the augmented inputs."""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
-"""(network, inputs) → the mean of the network's outputs over views of each example, float32 [B, outputs]."""
+"""Takes a network and inputs. Returns the mean of the outputs over views of each example, float32 [B, outputs]."""
 
 
 # The forms of data that the package can read from a path without any code of the user.
@@ -78,7 +78,10 @@ class Form(Named):
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Describe the one change that would give a path this form, or return "". Reads as little as `recognises`."""
+        """Say what is wrong with a path, and which single change would give it this form; "" if no single change would.
+
+        This reads as little as `recognises`.
+        """
         return ""
 
     def dataset(self, path: Path) -> DataSet[Any]:
@@ -149,9 +152,9 @@ def _recognised(path: Path) -> FormPath:
             return FormPath(form, path)
     if change := next(filter(None, (form.one_change(path) for form in _all_forms())), ""):
         raise UserError(f"dataset: '{path}' {change}; {PAGE} shows all forms of data")
-    code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
+    code = f"to use code, name the function that the file defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
-    raise UserError(f"dataset: '{path}' has no known form. {code}{known}. {PAGE} shows each")
+    raise UserError(f"dataset: '{path}' has no known form. {code}the known forms are {known}. {PAGE} shows each form")
 
 
 def _recognised_pattern(path: Path) -> FormPath:
@@ -240,8 +243,9 @@ class Contents:
 
     Attributes:
       spec: the form of the examples. `mean` and `std` of the fields may be empty.
-      arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or an
-        object that returns parts of itself as arrays. The target is called "target", the examples' weights "weight".
+      arrays: split ("train" or "test") → name of a field → its rows, [N, ...]. The rows are an array, which may be
+        memory-mapped, or an object that returns parts of itself as arrays. The field "target" holds the targets, and
+        the field "weight" holds the weights of the examples.
       notes: lines for the user, e.g. which examples were held out.
       encoding: how the columns of a table became numbers; None if the data is not a table.
       file_rows: the number of training examples in each file of the data, in order; () if it is not known.
@@ -267,11 +271,13 @@ class Contents:
         """Return contents with a spec that is derived from the arrays in `train`.
 
         Args:
-          train: the training examples, field → [N, ...]. The target is called "target", weights of the examples "weight".
+          train: the training examples, name of a field → [N, ...]. The field "target" holds the targets, and
+            the field "weight" holds the weights of the examples.
           test: the test examples in the same form.
           classes: the names of the classes or labels. If it is (), their numbers are used as names.
           output: the name of the output that predicts the target, if the network has further outputs.
-          others: name of a further output → objective and classes of its target, an array named by `target_array`.
+          others: name of a further output → objective and classes of its target. `target_array` returns the name of
+            the field that holds this target.
 
         Raises:
           UserError: there is no target, or a field is not an array.
@@ -296,8 +302,8 @@ def _check_split(rows: Mapping[str, Rows]) -> None:
         raise UserError(f"dataset: {error}") from error
     if TARGET not in rows:
         raise UserError(
-            f"dataset: '{TARGET}' is missing, there is only {', '.join(rows) or 'an empty data set'}: name the targets "
-            f"'{TARGET}'"
+            f"dataset: there is no array '{TARGET}' with the targets (the arrays are: {', '.join(rows) or 'none'}): give the "
+            f"array of the targets the name '{TARGET}'"
         )
 
 
@@ -322,9 +328,9 @@ class DataSet(Named, Generic[OwnSettings]):
     Attributes:
       name: the name by which users choose it.
       title: the name in sentences, if it differs from `name`.
-      generated: whether a program generates the data. Every output with a result of such data says so.
+      generated: whether a program generates the data. All outputs with a result for such data say so.
       Settings: the class of the section `data`, with this data set's own settings.
-      recipe: settings for this data set with any network, as a layer: those that differ from configs/default.yaml.
+      recipe: a layer with the settings for this data set, with any network, that differ from configs/default.yaml.
       recipes: network → a layer of settings for this data set with this network.
       version: increase it whenever `read` returns something else for the same source, so that the data is packed again.
       archive: the name of the file, or files, that users may already have.
@@ -429,7 +435,9 @@ class ImageDataSet(DataSet[OwnSettingsOfImages]):
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         super().check_examples(config, spec)
         if config.evaluation.augment_last and not OBJECTIVES[spec.objective].has_accuracy:
-            raise ValueError(f"evaluation.augment_last: got True: a {spec.objective} has no accuracy: leave it out")
+            raise ValueError(
+                f"evaluation.augment_last: got True: a {spec.objective} has no accuracy: leave this setting out"
+            )
         image = spec.image(config.model.name)
         ImageSettings.of(config).augmentation.check(image.shape)
 
@@ -462,7 +470,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the code in a user's name. Return the name with an absolute path and, for data, with the form."""
+        """Trust the code that a user's name refers to. Return the name with an absolute path, and with the form of data."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_form(name, folder)

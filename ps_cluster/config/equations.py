@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 Slots = Mapping[str, np.ndarray]
-"""Name → float64 [k], or [1] for a single number of the shard."""
+"""Maps the name of a slot to its values, float64 [k], or [1] for a slot that is a single number of the shard."""
 
 
 class Matrix(NamedTuple):

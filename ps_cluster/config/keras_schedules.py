@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.errors import did_you_mean
 
-# Keras's class → its arguments. The rate at update n depends on n alone.
+# Keras's schedule classes, with their arguments. In each of them, the rate at update n depends on n alone.
 _OF_DECAY = ("initial_learning_rate", "decay_steps")
 FUNCTIONS_OF_KERAS: dict[str, tuple[str, ...]] = {
     "CosineDecay": (*_OF_DECAY, "alpha", "warmup_target", "warmup_steps"),
@@ -32,8 +32,9 @@ def highest_rate(arguments: Mapping[str, Any]) -> float:
 class KerasSettings(ScheduleSettings):
     function: str = Field(description=f"Class in keras.optimizers.schedules: {', '.join(FUNCTIONS_OF_KERAS)}.")
     arguments: dict[str, float | bool | list[float] | None] = Field(
-        description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. The curve is scaled so "
-        "that its highest rate is optimizer.learning_rate. A schedule in compile() sets that to its highest rate."
+        description="The arguments of the class, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. The curve "
+        "is scaled so that its highest rate is optimizer.learning_rate. If the schedule is from compile(), "
+        "optimizer.learning_rate becomes its highest rate."
     )
 
     @property
@@ -48,7 +49,9 @@ class KerasSettings(ScheduleSettings):
             raise ValueError(f"function: got '{self.function}': {hint}there are {', '.join(FUNCTIONS_OF_KERAS)}")
         known = FUNCTIONS_OF_KERAS[self.function]
         if strange := [name for name in self.arguments if name not in known]:
-            raise ValueError(f"arguments: {self.function} has no '{strange[0]}': it has {', '.join(known)}")
+            raise ValueError(f"arguments: {self.function} has no argument '{strange[0]}': it has {', '.join(known)}")
         if not self.highest > 0:
-            raise ValueError(f"arguments: got {self.arguments}: the learning rates have to be numbers, one above 0")
+            raise ValueError(
+                f"arguments: got {self.arguments}: the learning rates have to be numbers, at least one of them above 0"
+            )
         return self

@@ -128,14 +128,17 @@ def load_config(file: Path) -> RunConfig:
 
 
 def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
-    """Read only the mode and the section `cluster` of a run's config.yaml. Code of the network or data is not needed.
+    """Read only the mode and the section `cluster` of a run's config.yaml. No code of the network or data is loaded.
 
-    Raises UserError if the mode or the section is wrong, or if the mode is code that only this file names.
+    Raises UserError if the mode or the section is wrong, or if the mode is user code that is named only in this
+    config.yaml: such code is not trusted until the user names it too.
     """
     tree = read_yaml(file)
     name = value_in(tree, "mode", "name")
     if not isinstance(name, str) or "cluster" not in tree:
-        raise UserError(f"{file}: it has no mode.name or no section 'cluster', so it is not the file of a run")
+        raise UserError(
+            f"{file}: mode.name or the section 'cluster' is missing, so this is not the config.yaml of a run"
+        )
     try:
         return MODES[name], ClusterSettings.model_validate(tree["cluster"])
     except ValidationError as error:
@@ -147,7 +150,8 @@ def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) 
 
     Args:
       changes: dotted key → new value.
-      environment: environment variables. Only that of the isolation counts, because a resumed run keeps its settings.
+      environment: environment variables. Only the one for `cluster.isolation` counts, because a resumed run keeps all
+        other settings.
     Raises:
       UserError: a value is wrong, or the run's mode does not use a setting.
     """
@@ -203,9 +207,9 @@ def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequenc
 
 
 def defaults_for(user: Layer) -> tuple[Layer, tuple[NamedLayer, NamedLayer]]:
-    """Return the defaults and the recipe, which are the two layers below the user's settings: merged, and separately.
+    """Return the two layers below the user's settings, the defaults and the recipe: first merged, then separately.
 
-    They do not contain settings of a mode, network, … that is not chosen.
+    These layers do not contain settings of a mode, network, … that is not chosen.
     """
     defaults = read_yaml(CONFIG_FOLDER / "default.yaml")
     base, recipe = recipe_for(defaults, user)

@@ -141,7 +141,7 @@ class Mode(Named, ABC):
         Args:
           step: computes the gradient of one batch.
           start: the initial values of all weights.
-          keep: float32 [m], the share of the moving statistics that one batch keeps.
+          keep: float32 [m], the share of each moving statistic that remains after one batch.
         """
 
     @abstractmethod
@@ -158,10 +158,10 @@ class Mode(Named, ABC):
         """Return the class that computes a worker's steps a second time, for the proof."""
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
-        """Return "weights" and the slots, by name, after an update, computed in numpy for the proof.
+        """Return the weights and slots after an update, by name ("weights" and the slots' names), computed in numpy.
 
-        The slots are those of `ParameterShard.slots`. The proof does not compare a slot that is missing. Return None if
-        the mode does not change the equation of the optimizer rule.
+        The proof compares them with the weights and slots of the shard (`ParameterShard.slots`). It does not compare a
+        slot that is missing from the result. Return None if the mode does not change the optimizer rule's equation.
         """
         return None
 
@@ -223,9 +223,9 @@ class Mode(Named, ABC):
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
         servers, most = config.cluster.parameter_servers, self.cluster.most_parameter_servers
         if most is not None and servers > most:
-            raise ValueError(f"cluster.parameter_servers: got {servers}: mode {self.name} works only with {most}")
+            raise ValueError(f"cluster.parameter_servers: got {servers}: mode {self.name} works with at most {most}")
         if config.loses_of_pushes and not self.has_parameter_servers:
-            raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes")
+            raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes to compress")
         rule = self.own_rule
         if rule is not None and config.optimizer.rule != rule:
             raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {rule}")
@@ -239,9 +239,9 @@ class Mode(Named, ABC):
         return 1
 
     def batches_of_row(self, config: RunConfig, shard: int) -> int:
-        """Return how many batches of a step are counted in the step's row on one shard.
+        """Return how many batches of a step are counted in the step's row of one shard's ledger.
 
-        This is the whole step, unless the shard gets its push before the step has ended.
+        These are all batches of the step, unless the shard gets its push before the step has ended.
         """
         return self.batches_per_step(config)
 
@@ -274,7 +274,7 @@ class Mode(Named, ABC):
         return self.simulated_workers(config) or config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
-        """Return the number of vectors, each as long as all weights, that a worker keeps in memory, not in files."""
+        """Return the number of vectors, each as large as all weights together, that a worker keeps in memory."""
         return 0
 
 

@@ -133,10 +133,10 @@ def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> Us
 
 
 class FunctionNetwork(Network[NetworkSettings]):
-    """A network from a user's function that takes nothing, `examples`, or `examples` and `settings`."""
+    """A network that a user's function builds. It takes no arguments, `examples`, or `examples` and `settings`."""
 
     def __init__(self, function: Callable[..., Any]):
-        """Store the function. Raises UserError if it takes other arguments. `build` checks a pickled function."""
+        """Store the function. Raises UserError if it takes other arguments. Only `build` checks a pickled function."""
         self._function = function
         if not isinstance(function, user_code.PickledFunction):
             arguments_taken(function)
@@ -215,7 +215,7 @@ class Networks(Registry[Network[Any]]):
             raise UserError(f"model.name: '{name}': there is no such file")
         if not user_code.is_trusted(Path(name)):
             raise UserError(
-                f"model.name: '{name}' may run code, and only a run directory names it: if you trust it, add --code "
+                f"model.name: '{name}' may run code, and only a run directory names it: if you trust this file, add --code "
                 f"'{name}'"
             )
         return self._made(SavedNetwork(Path(name)), name)

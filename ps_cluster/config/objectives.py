@@ -31,7 +31,7 @@ def target_array(output: str) -> str:
 
 
 def output_by_place(place: int) -> str:
-    """Return a name for the output at index `place`, for targets without names that are in the order of the outputs."""
+    """Return the name of the output at index `place`, if targets have no names but are in the order of the outputs."""
     return f"output_{place}"
 
 
@@ -126,12 +126,13 @@ class ExampleSpec:
     classes: tuple[str, ...] = ()  # the names of the classes, by label; empty for a regression
     weight: ArrayField | None = None  # a float of shape (); None if all examples count equally
     output: str = ""  # the name of the output that has to predict the target, if there are `others`
-    # Name of a further output → its target. Metric, analysis and prediction of a run are those of `output`.
+    # The targets of further outputs, by the name of the output. The metric, the analysis and the predictions of a run
+    # are those of `output`.
     others: Mapping[str, OtherTarget] = field(default_factory=dict)
 
     @property
     def targets(self) -> dict[str, ExampleSpec]:
-        """Copies of this spec with a single target each, by the name of the target's array. `target` is the first."""
+        """Copies of this spec with a single target each, by the name of the target's array. The first has `target`."""
         others = {
             target_array(name): replace(
                 self, target=one.field, objective=one.objective, classes=one.classes, output=name, others={}
@@ -176,7 +177,7 @@ class ExampleSpec:
         return len(fields) == 2 and all(field.codes == (BYTES,) * math.prod(field.shape) for field in fields)
 
     def window(self, network: str) -> int:
-        """Return the number of bytes in a window of text. Without text, raise UserError with the network's name."""
+        """Return the number of bytes in a window of text. If there is none, raise UserError with the network's name."""
         if not self.is_text:
             raise UserError(f"model.name: '{network}' takes text, such as data set python_source; got {self}")
         return math.prod(self.target.shape)
@@ -244,10 +245,13 @@ class Objective(Named):
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets are not representative, e.g. of sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets are not representative, e.g. if data is sorted."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Group the examples by similar targets, [N, ...]. Yield the name and the indices, int64 [M], of each group."""
+        """Group examples with similar targets. Yield each group's name, and the indices of its examples, int64 [M].
+
+        `target`: the targets of the examples, [N, ...].
+        """
         yield "all", np.arange(len(target))
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
@@ -271,7 +275,7 @@ class Objective(Named):
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each prediction, [N], from predictions [N, outputs]. A judge computes it in a graph."""
+        """Return the metric of each prediction, [N], from predictions [N, outputs]. A judge does this in a graph."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
@@ -369,7 +373,7 @@ class Classification(Objective):
         return float(np.max(counts) / len(target))
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Refuse held-out targets that lack a class, if random targets would lack it with a probability below 1e-6."""
+        """Refuse held-out targets that lack a class, if a random choice would lack it with a probability below 1e-6."""
         counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
         missing = np.flatnonzero((counts > 0) & (of_part == 0))
         share = counts[missing].sum() / len(target)
@@ -416,7 +420,7 @@ class MultiLabel(Objective):
         return ", ".join(label for label, share in zip(spec.classes, target) if share > 0.5) or "none"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
-        """Return which labels each example has, bool [N, labels]."""
+        """Return which labels are predicted for each example (prediction above 1/2), bool [N, labels]."""
         return predictions > 0.5
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
@@ -468,7 +472,10 @@ class Regression(Objective):
             raise ValueError("a target is not a finite number")
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Group the examples by the first number: into eight ranges around the mean, half a standard deviation wide."""
+        """Group the examples by the first number of their target, in eight ranges around the mean.
+
+        The inner six ranges are half a standard deviation wide. The outer two are open.
+        """
         first = target.reshape(len(target), -1)[:, 0]
         mean, std = (float(known[0]) if known else 0.0 for known in (spec.target.mean, spec.target.std))
         edges = mean + std * np.arange(-1.5, 2, 0.5)
@@ -542,7 +549,7 @@ class NextByte(Objective):
         return bits
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
-        """Return the entropy of the bytes: the error of the best prediction from only the frequencies of all bytes."""
+        """Return the entropy of the bytes: the least error of a prediction from only the bytes' frequencies."""
         counts = np.sum([np.bincount(part.ravel(), minlength=BYTES) for part in _parts(target, np.int64)], axis=0)
         shares = counts[counts > 0] / target.size
         return float(-(shares * np.log2(shares)).sum())
@@ -558,7 +565,7 @@ def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndar
     """Return the weight of each class, float32 [classes]: 1 for classes that are not named in `given`.
 
     Args:
-      given: the name of a class, or the class's label as text → weight.
+      given: the name of a class, or its label as text → the weight of the class.
     Raises:
       ValueError: a class does not exist, or is named twice.
     """
@@ -568,7 +575,11 @@ def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndar
         label = classes.index(name) if name in classes else int(name) if name.isdecimal() else -1
         if not 0 <= label < len(classes) or label in named:
             known = ", ".join(classes[:10]) + ", …" * (len(classes) > 10)
-            what = "named twice" if label in named else f"not one of the classes {known}, nor a label from 0"
+            what = (
+                "named twice"
+                if label in named
+                else f"neither the name of a class ({known}) nor the number of a class, counted from 0"
+            )
             hint = "" if label in named else did_you_mean(name, classes)
             raise ValueError(f"training.class_weights: got '{name}': {hint}it is {what}")
         named.add(label)

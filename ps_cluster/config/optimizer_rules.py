@@ -36,7 +36,9 @@ class LearningRateFactor(Section):
     @classmethod
     def _is_a_pattern(cls, pattern: Any) -> Any:
         if isinstance(pattern, str) and not re.fullmatch(GLOB, pattern):
-            raise ValueError("write a part of a variable's path: letters, digits, _ - /, and ? or * for all others")
+            raise ValueError(
+                "write a part of a variable's path with letters, digits, _ - /, and with ? or * for any other characters"
+            )
         return pattern
 
 
@@ -137,9 +139,10 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
 
     def equation(self, settings: OwnSettings, parts: UpdateParts) -> Slots | None:
-        """Return "weights" and the slots, by name, after an update, computed in numpy for the proof.
+        """Return the weights and slots after an update, by name ("weights" and the slots' names), computed in numpy.
 
-        Return None if there is no such equation. The proof then can't compute the update again.
+        The proof compares them with the weights and slots of the shard. Return None if the rule has no such equation.
+        The proof then can't compute the update again.
 
         Args:
           settings: the section `optimizer`, an object of `Settings`.

@@ -1,8 +1,9 @@
 """Compute the recipe: one layer of settings that suit the chosen network, data set, mode, workers and batch size.
 
 `modes` in the recipe of a network (`Network.recipe`) is a table of learning rates and momenta that were found on held-out
-examples. An entry is used only for its own mode, number of workers and batch size. It is never scaled to others. `divided`
-has other settings for the modes that divide the network, because not every optimizer rule works with them.
+examples. An entry is used only for its own mode, number of workers and batch size. Its rate is never
+scaled to another number or size. `divided` has settings for the modes that divide the network, because not every
+optimizer rule works with these modes.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 
-OF_MODES = "modes"  # the table in a recipe
-OF_DIVIDED = "divided"  # the settings in a recipe for modes that divide the network among the workers
+OF_MODES = "modes"  # the key of this table in a recipe
+OF_DIVIDED = "divided"  # the key of a recipe's settings for modes that divide the network among the workers
 METHOD = STALENESS_METHOD.setting
 # These settings belong together: if the user sets one of them, none is taken from the table.
 BELONG_TOGETHER = (
@@ -54,8 +55,8 @@ class FoundRates(Section):
     """Optimizer settings, and the mode, number of workers (1 in mode single) and batch size for which they were found.
 
     Attributes:
-      optimizer: the section `optimizer` as far as it differs from the recipe for all modes. It has a learning rate, and no
-        rule, because all arms of a comparison need the same one.
+      optimizer: the settings of the section `optimizer` that differ from the recipe for all modes. They include a
+        learning rate, but no rule, because all runs of a comparison need the same rule.
     """
 
     mode: str
@@ -152,7 +153,7 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
         return {}  # the validation refuses it later
-    # With local steps the method belongs to the outer step, and the table to the local steps.
+    # With local steps, the staleness method is used in the outer step, and the rates of the table in the local steps.
     is_usual = mode.promise.takes_local_steps or (
         rule is not None and STALENESS_METHOD.name_in(settings) == rule.staleness_method
     )

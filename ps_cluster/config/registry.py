@@ -176,7 +176,7 @@ class Registry(Generic[T]):
         hint = did_you_mean(name, self.names)
         if name.endswith(".py"):
             hint = f"name what the file defines, as '{name:.80}:NAME'. "
-        return f"{hint}There are {', '.join(self.names)}, and yours as path/to/file.py:name"
+        return f"{hint}There are {', '.join(self.names)}, and your own as path/to/file.py:name"
 
     def _load(self, name: str) -> T:
         if reference := parse(name):
@@ -185,7 +185,7 @@ class Registry(Generic[T]):
             except UserError as error:
                 if not is_trusted(reference.file):
                     raise
-                raise UserError(f"{self.noun} {error}: {self.page} shows how to bring one") from error
+                raise UserError(f"{self.noun} {error}: {self.page} shows how to write one") from error
         elif name in entry_point_names(self._group):
             found = load_entry_point(self._group, name)
         else:

@@ -15,7 +15,7 @@ WholeNumber: TypeAlias = "int | tf.Tensor"
 
 ALL = "all"
 OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the data shard with its index
-OF_FILES = "files:worker"  # each worker uses whole files of the data set; replaced by rows:… once they are read
+OF_FILES = "files:worker"  # each worker uses whole files of the data set; replaced by rows:… once the files are read
 MOST_SHARDS = 1000
 # A bootstrap sample draws without replacement from this many copies of each example. This is practically the same
 # as drawing with replacement.

@@ -1,4 +1,4 @@
-"""Define the base class of learning-rate schedules. A schedule gives each update a factor for the highest rate.
+"""Define the base class of learning-rate schedules. A schedule multiplies the highest rate by a factor for each update.
 
 The package's own schedules are in ps_cluster/training/learning_rate.py.
 """

@@ -45,7 +45,7 @@ MOST_EPOCHS = 100_000
 # The assumed speed of one worker until a step has been measured. The largest network of this package reaches 215
 # examples per second in float32 on a core of its own.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
-STEPS_IN_TIME = 3  # the wait for a step lasts at least this many steps of the slowest worker
+STEPS_IN_TIME = 3  # training waits for a step for at least this many steps of the slowest worker
 
 # The window, in steps, of a shard's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
@@ -82,7 +82,7 @@ class ClusterSettings(Section):
         description="Threads of one operation in a worker. Keep 1 if there are as many workers as cores.",
     )
     wire: Literal["auto", "bfloat16", "float32", "int8", "top_k"] = Field(
-        description="Dtype in which weights and gradients are sent; auto: the network's. int8: gradients are rounded "
+        description="Dtype in which weights and gradients are sent; auto: that of the network. int8: gradients are rounded "
         "to 8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. With "
         "int8 and top_k, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
     )
@@ -90,12 +90,13 @@ class ClusterSettings(Section):
         gt=0, le=1, description="Share of the gradient's values that a push sends if `wire` is top_k."
     )
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
-        description="Step ids in one dispatch to a worker; each step still has its own pull and push. auto: half a "
-        "second of work, or more if over 100 workers share the chief."
+        description="Number of step ids in one dispatch to a worker; each step still has its own pull and push. auto: half "
+        "a second of work, or more if over 100 workers share the chief."
     )
     straggler: str = Field(
         max_length=200,
-        description="Make workers slow on purpose: none, 2:5x, 1:+0.2s, several joined by ';', or random:gamma.",
+        description="Make workers slow on purpose. none: no worker. 2:5x: the steps of worker 2 take 5 times as long. "
+        "1:+0.2s: those of worker 1 take 0.2 s longer. Join several with ';'. random:gamma: all workers, by random factors.",
     )
     pin_workers: Literal["auto", True, False] = Field(
         description="Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose "
@@ -164,7 +165,8 @@ class TrainingSettings(Section):
     class_weights: dict[str, ClassWeight] = Field(
         default={},
         max_length=100_000,
-        description="Class name or label → weight of its examples in the loss. All other classes have weight 1.",
+        description="The weight of a class's examples in the loss, by the name or label of the class. A class that is not "
+        "named has weight 1.",
     )
 
     @field_validator("sample")
@@ -211,9 +213,9 @@ class EvaluationSettings(Section):
         default=None,
         ge=1,
         le=100_000,
-        description="Also score recall@k for this k, if an example is a user and an item. The items that a user does "
-        "not have in training are ranked by score, and recall@k is the share of the user's held-out items that are "
-        "among the first k. Empty: recall is not scored.",
+        description="Also score recall@k for this k, if each example is a pair of a user and an item. The items that a user "
+        "does not have in training are ranked by score, and recall@k is the share of the user's held-out items that are "
+        "among the first k. null: recall is not scored.",
     )
     monitor: str = Field(
         min_length=1,
@@ -237,7 +239,7 @@ class EvaluationSettings(Section):
     min_delta: float = Field(
         ge=0,
         le=1e15,
-        description="For the patience, a metric counts as better only if it is better by more than this.",
+        description="For `patience`, a metric counts as better only if it is better by more than this value.",
     )
     recompute_updates: bool = Field(
         description="Compute a sample of the updates again, outside the cluster, for the proof. Needs cluster.evaluator."
@@ -245,7 +247,7 @@ class EvaluationSettings(Section):
 
     @property
     def recall_name(self) -> str | None:
-        """The name of the recall in rows, e.g. "recall@10"; None if it is not scored."""
+        """The name of the recall metric in the rows of evaluation results, e.g. "recall@10"; None without recall."""
         return None if self.recall_at is None else f"recall@{self.recall_at}"
 
     @field_validator("monitor")
@@ -266,8 +268,8 @@ class EvaluationSettings(Section):
 
 class CheckpointSettings(Section):
     every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)] = Field(
-        description="Write and score a checkpoint this often. auto: after 5 s of training, then whenever that time "
-        "has doubled, at least once a minute."
+        description="Write and score a checkpoint this often. auto: after 5 s of training, then whenever the time "
+        "of training has doubled, but at least once a minute."
     )
     every_epochs: float | None = Field(
         gt=0,
@@ -276,8 +278,8 @@ class CheckpointSettings(Section):
         "checkpoint is kept until it is scored.",
     )
     exact: bool = Field(
-        description="With every_epochs: hand out no step beyond a checkpoint until it is written. So no checkpoint is "
-        "late or left out, but the workers wait for each."
+        description="With every_epochs: no worker gets a step beyond a checkpoint until the checkpoint is written. So no "
+        "checkpoint is late or left out, but the workers wait for each checkpoint."
     )
     snapshot_every_seconds: float = Field(
         gt=0,
@@ -345,7 +347,7 @@ class RunConfig(Section):
             )
         if sample.ends and len(sample.ends) != self.cluster.workers:
             raise ValueError(
-                f"training.sample: got '{text:.80}': it says where the examples of {len(sample.ends)} workers end, and "
+                f"training.sample: got '{text:.80}': it says where the examples of {len(sample.ends)} workers end, but "
                 f"cluster.workers is {self.cluster.workers}"
             )
 
@@ -428,7 +430,7 @@ class RunConfig(Section):
 
     @property
     def gradients_per_update(self) -> int:
-        """The fewest gradients that one update averages. The gradients of backup workers come late and are dropped."""
+        """The fewest gradients that one update averages. Gradients that come too late are dropped."""
         return self.steps_per_update - self.mode_kind.late_workers(self)
 
     @property

@@ -67,7 +67,7 @@ Kind = TypeVar("Kind", bound=Named, covariant=True)
 
 @dataclass(frozen=True)
 class Choice(Generic[Kind]):
-    """A setting that names an object of the registry `kinds`, e.g. a mode. That decides which other settings exist."""
+    """A setting that names an object of the registry `kinds`, e.g. a mode. It decides which other settings exist."""
 
     section: str
     key: str
@@ -79,7 +79,7 @@ class Choice(Generic[Kind]):
         return f"{self.section}.{self.key}"
 
     def name_in(self, layer: Mapping[str, Any]) -> Any:
-        """Return the name that a layer chooses, or None without this setting. The layer need not be valid."""
+        """Return the name that a layer chooses, or None if it lacks this setting. The layer need not be valid."""
         return value_in(layer, self.section, self.key)
 
     def chosen_in(self, layer: Mapping[str, Any]) -> Kind | None:
@@ -146,7 +146,10 @@ def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
 
 
 def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
-    """Return the settings that choices inherit from one class. An unknown choice has those that all choices share."""
+    """Return the names of the settings that all choices in `names` inherit from their nearest common class.
+
+    An unknown choice counts as one that has only the settings that all choices share.
+    """
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
     bases = (base for base in classes[0].__mro__ if issubclass(base, Section))
@@ -155,7 +158,7 @@ def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
 
 
 def own_settings(section: str, kind: Named) -> list[str]:
-    """Return the settings of a choice that not all choices of the section have."""
+    """Return the names of the settings that a choice has, but not all choices of its section."""
     shared = CHOICE_BY_SECTION[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 

@@ -40,7 +40,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
       name: the name by which users choose it.
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
-      works_by_row: whether the method suits embedding tables: it does not change their rows, or treats each separately.
+      works_by_row: whether the method suits embedding tables, because it ignores rows or treats each row separately.
       takes_periods: whether the method also suits the weight differences that modes with local steps push.
     """
 
@@ -74,7 +74,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return None
 
     def gathered_gradients(self, config: RunConfig) -> int | None:
-        """Return K if the weights change with every K-th gradient, by the mean of K; None if the shard never gathers."""
+        """Return K if the shard gathers K gradients before it changes the weights by their mean, else None."""
         return None
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:

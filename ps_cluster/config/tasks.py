@@ -39,7 +39,7 @@ class OnDeath:
 
     restarts: int
     whole_cluster: bool  # whether all training tasks restart with the task, from the newest snapshot
-    dispensable: bool  # whether the run continues without it after its last restart (if another worker or ps is left)
+    dispensable: bool  # whether the run continues without the task after its last restart (with another worker or ps)
 
 
 OnDeaths = Mapping[str, OnDeath]  # by task type

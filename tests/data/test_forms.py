@@ -93,9 +93,9 @@ def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
         ("../own", "there is no '{folder}/own': correct the path"),
         ("none.npz", "there is no '{folder}/here/none.npz'"),
         ("~nobody-of-this-name/x", "there is no '{folder}/here/~nobody-of-this-name/x'"),
-        ("mine.py", "to run code, name what it defines, e.g. '{folder}/here/mine.py:load'"),
+        ("mine.py", "to use code, name the function that the file defines, e.g. '{folder}/here/mine.py:load'"),
         ("empty", "'{folder}/here/empty' has no known form."),
-        ("notes.pdf", "docs/extending.md#your-own-data shows each"),
+        ("notes.pdf", "docs/extending.md#your-own-data shows each form"),
     ],
 )
 def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told):

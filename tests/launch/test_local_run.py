@@ -350,7 +350,7 @@ def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
         (
             {"inputs": {"image": ArrayField("uint8", (8, 9, 3))}},
             {"data.augmentation.crop_padding_pixels": 8},
-            "data.augmentation.crop_padding_pixels: got 8: images of 8x9 have at most 7 pixels to mirror",
+            "data.augmentation.crop_padding_pixels: got 8: it has to be at most 7 for images of 8x9 pixels",
         ),
         ({"inputs": {"row": ArrayField("float32", (7,))}}, {}, "'airbench' takes images"),
     ],

@@ -90,7 +90,7 @@ def test_the_rate_is_the_one_that_such_a_training_begins_with(mode):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works only with 1"),
+        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with at most 1"),
         (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
         (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
         (["--mode", "single"], "'single': "),
