@@ -470,7 +470,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the code that a user's name refers to. Return the name with an absolute path, and with the form of data."""
+        """Trust the code that a user's name refers to. Return the name with an absolute path and the form of data."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_form(name, folder)

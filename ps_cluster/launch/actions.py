@@ -68,7 +68,7 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Give up a task. No rule starts a worker again that was given up; only the user can, by `ps-cluster scale`.
+    """Give up a task. Only the user, by `ps-cluster scale`, can start a worker again that was given up.
 
     A ps that was given up is left out at the next `RestartTraining`.
     """

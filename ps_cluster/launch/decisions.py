@@ -43,7 +43,7 @@ from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcom
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
-_DRAINS = "no new steps; when those under way have ended, a last checkpoint is written and scored"
+_DRAINS = "no new steps are handed out; when the running steps have ended, a last checkpoint is written and scored"
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
@@ -81,7 +81,7 @@ class _TrainingRestart:
 class Decisions:
     """The rules of a run, with the state that they need.
 
-    Training is over when the leader ends, which is the chief, or worker 0 if there is no chief. Each method for an
+    Training is over when the leader ends. The leader is the chief, or worker 0 if there is no chief. Each method for an
     event takes the time as its last argument, and returns the resulting actions, in order. `silences`: the worker
     processes that were killed because they were silent.
     """
@@ -192,7 +192,7 @@ class Decisions:
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """Record that the leader ended with exit code 0. `outcome`: that of its result; "failed" without a result."""
+        """Record that the leader ended with exit code 0. `outcome`: the outcome in its result, else "failed"."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -220,10 +220,10 @@ class Decisions:
             outcome = self._outcome if self._stage is RunStage.SCORING else "stopped"
             return StopAll(), EndRun(outcome, exit_code, f"stopped at once, {when}")
         if self._stage is RunStage.SCORING:
-            return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
+            return (Notice("training is over, and the evaluator is scoring; press Ctrl-C again to stop now"),)
         self._draining = True
-        given_up = f"given up after {self._clock.limits.drain_s:.0f} s without an update"
-        line = logs.DRAINING(f"stopping: {_DRAINS} ({given_up}); Ctrl-C again to stop now")
+        given_up = f"the command stops waiting for them after {self._clock.limits.drain_s:.0f} s without an update"
+        line = logs.DRAINING(f"stopping: {_DRAINS} ({given_up}); press Ctrl-C again to stop now")
         return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
 
     def _drain(self, now_s: float) -> Actions:
@@ -236,7 +236,7 @@ class Decisions:
         The lowest spare indices start, or the highest indices stop.
         """
         if self._stage is not RunStage.TRAINING or self._training_restart:
-            line = f"not now, while {self._stage.value}: workers are started and stopped during training"
+            line = f"not now, while {self._stage.value}: workers can be started and stopped only during training"
             return (AnswerScale(line, refused=True),)
         if why_not := _why_not_scaled(self._config, workers):
             return (AnswerScale(why_not, refused=True),)
@@ -281,7 +281,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """Handle the end of tasks (`first` is one) whose port another program has. Call this before `task_died`."""
+        """Handle the end of tasks (`first` is one) whose ports other programs use. Call this before `task_died`."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -383,7 +383,7 @@ class Decisions:
         return tuple(actions)
 
     def _end_silent(self, seen: Look, now_s: float) -> Actions:
-        """Kill a worker that is silent while others have updates. It is restarted later, and others take its steps."""
+        """Kill a worker that is silent while other workers make updates. They take its steps until it is restarted."""
         if (silent := self._silence.take_longest_silent()) is None:
             return ()
         task = Task(WORKER, silent.worker)
@@ -452,7 +452,9 @@ def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
     if least <= workers <= most:
         return None
     between = f"{least} to {most}" if least < most else f"exactly {least}"
-    return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
+    return (
+        f"--workers: got {workers}: this run was started for {between} workers (options --min-workers, --max-workers)"
+    )
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:

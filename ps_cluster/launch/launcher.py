@@ -70,7 +70,7 @@ def run_local(
       RunFailed: the summary can't be written.
     """
     began = time.monotonic() if began is None else began
-    clock = AwakeClock()  # one clock for all limits; every wait reads it, which keeps it going
+    clock = AwakeClock()  # one clock for all limits; it counts waits fully only if they read it often
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         stop_requests or StopRequests() as stop_requests,

@@ -36,7 +36,7 @@ FORK_SERVER, LAUNCHER, TENSORBOARD = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run. `EventLoop` says which tasks start, restart and stop. `Supervisor` has their processes."""
+    """All tasks of a run. `EventLoop` decides which tasks start and stop. `Supervisor` manages their processes."""
 
     def __init__(
         self,

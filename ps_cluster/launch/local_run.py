@@ -275,16 +275,17 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
         return None
     examples = complete.total_updates(dataset.train_examples) * complete.examples_per_update
     return (
-        f"this processor has no bfloat16 instructions: {network.name} trains in float32, on two cores for about "
-        f"{usual.minutes_in_float32 * examples / usual.examples:.0f} minutes; a smaller network trains in about three "
-        f"minutes: {PROGRAM} run --workers 3 --model tutorial_cnn --epochs 3"
+        f"this processor has no bfloat16 instructions: {network.name} trains in float32, which takes about "
+        f"{usual.minutes_in_float32 * examples / usual.examples:.0f} minutes on two cores; a smaller network trains in about "
+        f"three minutes: {PROGRAM} run --workers 3 --model tutorial_cnn --epochs 3"
     )
 
 
 def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
-    """Return a line that suggests more epochs, if the recipe's epochs make few updates because the data set is small.
+    """Return a line that suggests more epochs, if the network's recipe makes few updates because the data set is small.
 
-    Return None if the user or the recipe of the data set has chosen the length, or if the data are generated.
+    Return None if the user, or the recipe of the data set, has chosen the length of the training, or if the data are
+    generated.
     `asked`, `complete`: as for `slow_line`.
     """
     network, data_set = NETWORKS[complete.model.name], DATASETS[asked.data.dataset]
@@ -295,7 +296,7 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
     examples = complete.examples_seen(dataset.train_examples)
     if SHORT_FACTOR * examples >= network.tuned_on:
         return None
-    name = Path(user_code.short_name(dataset.name)).name  # data of the user's may be named by a path
+    name = Path(user_code.short_name(dataset.name)).name  # the user's data may be named by a path
     updates, epochs = complete.total_updates(dataset.train_examples), complete.training.epochs
     tuned_updates = round(epochs * network.tuned_on / complete.examples_per_update)
     return (
@@ -306,7 +307,7 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Replace files in `training.sample` of `config` by row numbers. Raises UserError if it does not fit the data."""
+    """Replace "files:worker" in `training.sample` by row numbers. Raises UserError if it does not fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:
@@ -319,7 +320,9 @@ def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfi
             raise UserError(f"training.sample: got '{text}': {error}: take fewer workers, or {OF_WORKER}") from error
         return config.with_values({"training.sample": f"rows:{','.join(map(str, ends))}"})
     if config.examples_seen(dataset.train_examples) > dataset.train_examples:
-        raise UserError(f"training.sample: got '{text:.80}': there are {dataset.train_examples:,} training examples")
+        raise UserError(
+            f"training.sample: got '{text:.80}': there are only {dataset.train_examples:,} training examples"
+        )
     return config
 
 

@@ -14,10 +14,11 @@ from ps_cluster.system.limits import FreeMemory
 
 _MB = 10**6
 # Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1
-# each): 1,785 MB airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. The tasks' peaks do not all
-# come at the same time. Airbench has more, after the default run (batch 256, bfloat16, 918 steps): 3,029 to 3,172 MB.
+# each): 1,785 MB for airbench, 1,330 MB for cifar_tf_cnn, 1,224 MB for resnet_small, 750 to 850 MB for tutorial_cnn. The
+# tasks do not all reach their peaks at the same time. In the default run (batch 256, bfloat16, 918 steps), airbench needs
+# more: 3,029 to 3,172 MB.
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
-SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
+SERVING_MB = 160  # for each of the chief, the parameter servers and the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
 # Additional, for a worker that sees a GPU: it is not forked, so it shares no import (n = 2, tutorial_cnn).
 UNSHARED_MB = 320
@@ -56,6 +57,6 @@ def warning(config: RunConfig, room: FreeMemory) -> str | None:
     if needed is None or needed <= room.memory_bytes:
         return None
     return (
-        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may kill its processes; fewer "
-        "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
+        f"memory: the run takes about {needed / 1e9:.1f} GB, but {room}: the system may kill its processes; fewer "
+        "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator need less memory"
     )

@@ -67,7 +67,7 @@ class TaskOptions:
       resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
       min_workers: the number of workers with which training may begin. If it is None, training begins with all workers,
-        or with those that are there after a minute.
+        or, a minute after all other tasks are there, with those workers that are there by then.
     """
 
     resume: Resume = "auto"
@@ -223,7 +223,7 @@ class OneTask:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 
     def _is_complete(self) -> bool:
-        """Return whether an earlier leader has made all updates, so that nothing but the other tasks' end is left."""
+        """Return whether an earlier leader has made all updates, so that the other tasks only have to end."""
         with contextlib.suppress(UserError):  # a damaged mark
             mark = checkpoints.ended(self.run_dir.checkpoints)
             return mark is not None and mark.completes(self.config.total_updates(self.dataset.train_examples))

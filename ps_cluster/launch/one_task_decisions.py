@@ -32,7 +32,7 @@ SAY_EVERY_S = 10.0  # between two lines about the same wait
 LATE_WORKERS_S = 60.0  # how long the leader waits for late workers once all other tasks are there
 _NAMED = 3  # the most tasks that a line names
 
-_DRAINS = "no new steps; a last checkpoint is written when the steps under way have ended"
+_DRAINS = "no new steps are handed out; when the running steps have ended, a last checkpoint is written"
 _CONTINUES = "run the same command again to continue"
 _AGAIN = f"{_CONTINUES} (exit code {RETRY})"
 
@@ -121,7 +121,7 @@ class LeaderDecisions:
 
     @property
     def looks_for(self) -> Mapping[Task, str]:
-        """All other tasks with their addresses, until the process is started. Then the leader probes no task."""
+        """All other tasks with their addresses, until the process is started. After that, the leader probes no task."""
         return {} if self._process_started else self._others
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:
@@ -141,7 +141,7 @@ class LeaderDecisions:
         if first and self._clock.stage is RunStage.TRAINING:
             return self._drain(f"stopping: {_DRAINS}", number, awake_s)
         if first and self._stopped_early:
-            return (Notice("training is being stopped early already; Ctrl-C again to stop now"),)
+            return (Notice("training is being stopped early already; press Ctrl-C again to stop now"),)
         kills = (Kill(self._task),) if self._process_started else ()
         return *kills, _stopped_by(self._task, number), self._with_summary(EndTask(128 + number))
 
@@ -260,7 +260,7 @@ class LeaderDecisions:
         return ended, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
 
     def _with_summary(self, end: EndTask) -> EndTask:
-        """Return `end`, before the end of the training, with an outcome for the summary.
+        """Return `end` with an outcome for the summary. Call this if the leader ends before the training has ended.
 
         A leader that has changed nothing in the run writes no summary.
         """
@@ -294,7 +294,7 @@ class FollowerDecisions:
         leader = topology.leader
         self.looks_for: Mapping[Task, str] = {leader: topology.addresses[leader]} if task.type in topology.types else {}
         self._frozen = FrozenProcesses(limits.frozen_s)
-        self._is_complete = False  # as far as the run directory says so here
+        self._is_complete = False  # whether training is complete, as far as this machine's run directory shows
         self._wait = _Wait()
         self._leader_answered = False
 
@@ -395,7 +395,7 @@ class _Wait:
         return now_s - self._since_s
 
     def say(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
-        """Return a notice, or nothing if less than `SAY_EVERY_S` ago a line was shown while the same tasks were missing."""
+        """Return a notice, or nothing if a line about the same missing tasks was shown less than `SAY_EVERY_S` ago."""
         if missing == self.said_missing and now_s < self._say_again_s:
             return ()
         self.said_missing, self._say_again_s = missing, now_s + SAY_EVERY_S
@@ -425,7 +425,7 @@ def _complete(task: Task) -> TaskActions:
 
 
 def _completes(mark: EndedMark | None, total_updates: int) -> bool:
-    """Return whether the training is complete. The mark of a shorter training before does not count."""
+    """Return whether the training is complete. The mark of an earlier, shorter training does not count."""
     return mark is not None and mark.completes(total_updates)
 
 

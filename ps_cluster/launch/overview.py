@@ -103,7 +103,7 @@ def of_run(root: Path) -> ClusterView:
         )
         for row in written.tasks
     )
-    private = "The ports are in a private network: nobody else reaches them."
+    private = "The ports are in a private network: no other program can reach them."
     note = private if written.isolated else "The ports are open to every program of this machine."
     if written.launcher is None:
         note = "Each task was started separately. On its machine, `health` shows its state."
@@ -131,7 +131,7 @@ def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, on
         state=state,
         pid=pid,
         address=topology.address(task) if is_member else None,
-        # Without GPUs, which are hidden then (system/environment.py), TensorFlow has one device: all processors.
+        # Without GPUs, TensorFlow has one device for all processors. GPUs are then hidden (system/environment.py).
         devices=tuple(f"{on}/device:{kind}:0" for kind in ("CPU", *(["GPU"] * on_gpus))) if is_member else (),
         tf_config=json.loads(topology.tf_config(task)) if is_member else None,
     )

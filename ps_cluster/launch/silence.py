@@ -56,13 +56,13 @@ class _Worker:
 
 
 class SilenceDetector:
-    """A detector of silent workers, from the rows of progress.
+    """Detects silent workers from the progress rows that the leader writes.
 
     A worker is silent while it makes no update, although it has work and other workers make updates. A worker has work
-    if it has done part of an open dispatch, or if at least as many dispatches as workers are open. (Towards the end,
-    and in a drain, fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not
-    count, because its cause is a save, a parameter server or the machine. A stall is recognised by the first update
-    after it, which comes later than is usual for the worker that made this update.
+    if it has finished part of a dispatch that is still open, or if the number of open dispatches is at least the number
+    of workers. (Towards the end, and in a drain, fewer dispatches are open, and a worker without a dispatch is idle.) A
+    stall of all workers does not count, because its cause is a save, a parameter server or the machine. A stall is
+    recognised by the first update after it, which comes later than is usual for the worker that made this update.
 
     If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first: the
     other workers then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In
@@ -129,7 +129,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Forget and return the worker that is silent longest of those past their deadline, or return None.
+        """Of the workers past their deadline, forget and return the one that has been silent longest; None if none is.
 
         Call this only to end the process of that worker. The worker's next process gets a deadline twice as long.
         """

@@ -190,7 +190,9 @@ def run_task(
 
 
 def _drain_on_signal(*, kept: bool) -> Drain:
-    """Return an event that the first stop signal sets. The second ends this process, unless the parent does (`kept`).
+    """Return an event that the first stop signal sets. The second one ends this process, unless it is `kept`.
+
+    With `kept`, the parent process decides when to end this process.
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
     TensorFlow. Blocking the signals for a `sigwait` does not work, because a thread that a library has started earlier

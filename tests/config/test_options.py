@@ -55,7 +55,10 @@ def test_a_short_form_that_can_not_be_read_is_told_with_what_there_is(text, told
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("flip=sometimes", "data.augmentation.flip: got 'sometimes'"), ("contrast=2-1", "lowest factor 2.0 is above")],
+    [
+        ("flip=sometimes", "data.augmentation.flip: got 'sometimes'"),
+        ("contrast=2-1", "the lowest factor, 2.0, is above"),
+    ],
 )
 def test_a_value_out_of_range_is_told_as_in_a_file(text, told):
     with pytest.raises(UserError) as error:

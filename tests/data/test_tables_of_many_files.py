@@ -175,7 +175,7 @@ def test_rows_of_workers_that_do_not_fit_the_data_are_refused(tmp_path, parts, v
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("rows:10,20", "says where the examples of 2 workers end, and cluster.workers is 3"),
+        ("rows:10,20", "says where the examples of 2 workers end, but cluster.workers is 3"),
         ("rows:10,30,20", "the numbers have to ascend"),
     ],
 )

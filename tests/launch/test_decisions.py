@@ -272,7 +272,9 @@ STUCK = {
     ),
 }  # fmt: skip
 
-ASKED = ["stopping: no new steps; when those under way have ended, a last checkpoint is written and scored"]
+ASKED = [
+    "stopping: no new steps are handed out; when the running steps have ended, a last checkpoint is written and scored"
+]
 STOPPING = {
     "one Ctrl-C drains": Story([BEGINS, (9, ctrl_c), (10,)], [*ASKED, "DrainLeader(chief-0)"]),
     "a synchronous run is drained by its first worker": Story(
@@ -319,7 +321,7 @@ STOPPING = {
     ),
     "a stop asks once more although all was trained by an earlier launcher": Story(
         [(0.5, leader_done()), (1, ctrl_c), (2, ctrl_c)],
-        ["StopTraining()", "training is over, the evaluator is scoring; Ctrl-C again to stop now", "StopAll()",
+        ["StopTraining()", "training is over, and the evaluator is scoring; press Ctrl-C again to stop now", "StopAll()",
          "completed, 130: stopped at once, while scoring"],
     ),
 }  # fmt: skip
@@ -434,7 +436,7 @@ SCALING = {
     ),
     "more than were said at the start are refused": Story(
         [BEGINS, (2, scale_to(5))],
-        ["AnswerScale(--workers: got 5: this run was started for 1 to 4 workers (run --min-workers, --max-workers), True)"],
+        ["AnswerScale(--workers: got 5: this run was started for 1 to 4 workers (options --min-workers, --max-workers), True)"],
         FROM_1_TO_4,
     ),
     "without bounds it is the number of the start and no other": Story(

@@ -85,7 +85,7 @@ def test_a_process_is_shown_as_gone_if_it_ended_or_if_another_program_has_its_pi
     monkeypatch.chdir(tmp_path / folder)
     states = {(task["job"], task["index"]): task["state"] for task in as_json(run)["tasks"]}
     assert states.pop(("chief", 0)) == state and set(states.values()) == {"gone"}
-    assert "nobody else reaches them" in show(run).stdout
+    assert "no other program can reach them" in show(run).stdout
 
 
 def test_a_run_is_shown_without_the_code_of_its_network(tmp_path):
