@@ -58,7 +58,7 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 
 
 class Form(Named):
-    """A form of data that a path may have. Subclass it, write `dataset`, and set `endings` or override `recognises`.
+    """A form of data, e.g. a table. Subclass it, write `dataset`, and set `endings` or override `recognises`.
 
     Attributes:
       name: the name of the form; users may write `name:path` to choose it.
@@ -337,7 +337,7 @@ class DataSet(Named, Generic[OwnSettings]):
       downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
       path: the path, if the user has named data by its path. The data is packed again when a file there changes.
-      candidates_of: the names of the data sets that this name may stand for, the best first; () for most names.
+      candidates_of: the names of the data sets that this name (`auto`) may stand for, the best first; else ().
       offered: whether help and lists of choices contain the data set.
     """
 

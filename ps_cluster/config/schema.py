@@ -206,7 +206,7 @@ class EvaluationSettings(Section):
         default=None,
         ge=1,
         le=10_000_000,
-        description="Score at most this many test examples, and at most as many held-out ones, spread evenly. The page "
+        description="Score at most this many test examples, and at most as many held-out examples, spread evenly. The page "
         "of results then shows no predictions. null: all.",
     )
     recall_at: int | None = Field(

@@ -101,7 +101,7 @@ class Decisions:
         self._silence = SilenceDetector(config, limits, now_s)
         self.silences: list[SilenceRow] = []
         self._frozen = FrozenProcesses(limits.frozen_s)
-        self._killed_at: dict[tuple[Task, int], float] = {}  # (task, pid) → when it was killed, until it is gone
+        self._killed_at: dict[tuple[Task, int], float] = {}  # (task, pid) → when it was killed; removed once it is gone
         self._topology = ClusterTopology({})
         self._ports_taken = 0
         self._trained = False
@@ -213,7 +213,7 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """Handle a signal by which the user asks to stop. `exit_code`: that of a program that the signal kills."""
+        """Handle a signal by which the user asks to stop. `exit_code`: the code of a program that this signal kills."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"

@@ -34,7 +34,7 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     if config.model.precision == AUTO:
         yield f"# precision: {fastest_precision()} on this machine"
     needed, network = memory.needed_bytes(config), config.model.name
-    not_known = f"unknown: network {network} was not measured; the run estimates its memory when it builds it"
+    not_known = f"unknown, because network {network} was not measured; the run estimates it when it builds the network"
     yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
     if warning := memory.warning(config, room):
         yield f"# {warning}"

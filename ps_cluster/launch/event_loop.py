@@ -136,7 +136,7 @@ class EventLoop:
             self._carry_out(self.decisions.port_taken(taken[0], self._clock()))
         # Report the leader's end first: after it, exits of other training tasks need no recovery.
         for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
-            # An earlier report may have given its task a new process.
+            # An earlier report may have started the task again.
             if self._cluster.pids.get(task_exit.task) is None:
                 self._report_exit(task_exit)
 
@@ -232,7 +232,7 @@ class EventLoop:
             snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None
             if not snapshot and checkpoints.newest_first(self._run_dir.states):
                 states = f"any state in '{self._run_dir.root}'"
-                problem = f"training can't continue from {states}, and does not begin again while states are there"
+                problem = f"training can't continue from {states}, and does not start anew while states are there"
         except RunFailed as error:
             problem = str(error)
         self._carry_out(self.decisions.snapshot_checked(request, snapshot, problem, self._clock()))

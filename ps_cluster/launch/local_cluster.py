@@ -75,7 +75,7 @@ class LocalCluster:
     def restart(self, task: Task) -> list[TaskExit]:
         """Start a task again after it has ended, at the same address, which the other tasks know.
 
-        Return the task if the machine refuses to start it.
+        Return the task's `TaskExit` if the machine refuses to start it, else an empty list.
         """
         self._supervisor.stop([task], grace_s=0)  # the ended process may have left other processes in its group
         self.restarts[task] += 1

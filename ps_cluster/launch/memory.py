@@ -14,9 +14,9 @@ from ps_cluster.system.limits import FreeMemory
 
 _MB = 10**6
 # Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1
-# each): 1,785 MB for airbench, 1,330 MB for cifar_tf_cnn, 1,224 MB for resnet_small, 750 to 850 MB for tutorial_cnn. The
-# tasks do not all reach their peaks at the same time. In the default run (batch 256, bfloat16, 918 steps), airbench needs
-# more: 3,029 to 3,172 MB.
+# each): 1,785 MB for airbench, 1,330 MB for cifar_tf_cnn, 1,224 MB for resnet_small, 750 to 850 MB for tutorial_cnn.
+# The tasks do not all reach their peaks at the same time. In the default run (batch 256, bfloat16, 918 steps), airbench
+# needs more: 3,029 to 3,172 MB.
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # for each of the chief, the parameter servers and the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128

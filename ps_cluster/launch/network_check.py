@@ -42,7 +42,7 @@ WITHIN_S = 120.0  # each task builds the network again, and training has to begi
 # The section `optimizer` of a network that was not compiled.
 WITHOUT_COMPILE: dict[str, JsonValue] = {"rule": Adam.name, "learning_rate": Adam.usual_rate, "weight_decay": 0.0}
 
-_known: dict[tuple[str, str], NetworkFacts] = {}  # the answers so far, because a sweep asks for each trial
+_known: dict[tuple[str, str], NetworkFacts] = {}  # the facts found so far; a sweep asks for them in each trial
 
 
 class NetworkFacts(Row):
@@ -94,7 +94,7 @@ def described_objective(dataset: PackedDataset, facts: NetworkFacts) -> str:
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
-    """Return everything on which a network depends, as text, except the precision, which is chosen later."""
+    """Return, as text, everything on which a network depends, except its precision, which is chosen later."""
     network = config.model.model_dump_json(exclude={"precision"})
     return f"{network} {config.training.class_weights}", str(dataset.directory)
 

@@ -158,7 +158,7 @@ class TaskLoop:
             self._decisions.mark_seen(checkpoints.ended(self._run_dir.checkpoints))
 
     def _read_rows(self, *, stops: bool) -> None:
-        """Read new rows. `stops`: whether rows and scores may stop the training early, because the process still runs."""
+        """Read new rows. `stops`: whether rows and scores may stop the training early, as the process still runs."""
         decisions = self._decisions
         if not isinstance(decisions, LeaderDecisions) or self._child is None:
             return
