@@ -101,7 +101,7 @@ class EventLoop:
             if self._ending is None:
                 self._act(action)
 
-    # Looking.
+    # Observe tasks and files, and report events.
 
     def _look(self) -> None:
         # Read the count before the rows: if a row makes the user stop the run, that row is read first.
@@ -153,7 +153,7 @@ class EventLoop:
         else:
             self._carry_out(self.decisions.task_died(task_exit, self._clock()))
 
-    # Acting.
+    # Carry out actions.
 
     def _act(self, action: Action) -> None:
         """Carry out an action, mostly by a method of the cluster."""
