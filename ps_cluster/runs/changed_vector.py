@@ -8,7 +8,7 @@ from ps_cluster.files.values import Malformed
 
 
 def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
-    """Return the ranges [begin, end) of a vector that some rows cover, in ascending order, int64 [k, 2].
+    """Return the ranges [begin, end) of a vector that rows of embedding tables cover, in ascending order, int64 [k, 2].
 
     `begins`: int64 [rows], the position of each row's first number, in any order. `width`: how many numbers a row has.
     """
@@ -18,9 +18,10 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 
 
 class ChangedVector:
-    """A vector, float32 [n]. A snapshot's file has its changed numbers, and a full state's file has all other numbers.
+    """A vector, float32 [n], whose changed numbers are read from a snapshot, and all other numbers from a full state.
 
-    A slice of the vector is an array. The whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
+    Indexing the vector with a slice returns an array, so the whole vector need not be in memory. `shape` and `ndim`
+    describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
@@ -31,12 +32,12 @@ class ChangedVector:
           ranges: int64 [k, 2], as from `ranges_of`.
           values: float32 [m], the numbers in the ranges.
         Raises:
-          Malformed: the ranges are not ascending, exceed the vector, or differ from `values` in their total length.
+          Malformed: the ranges are not ascending, exceed the vector, or do not contain as many numbers as `values`.
         """
         bounds = np.concatenate([[0], ranges.reshape(-1), [len(full)]])
         lengths = np.diff(ranges).reshape(-1)
         if ranges.shape[1] != 2 or (np.diff(bounds) < 0).any() or lengths.sum() != len(values):
-            raise Malformed("the ranges of its changed numbers contradict each other")
+            raise Malformed("the ranges of its changed numbers do not fit the full state or these numbers")
         self.shape = full.shape
         self._full, self._ranges, self._values = full, ranges, values
         self._places = np.concatenate([[0], np.cumsum(lengths)])  # where each range begins in `values`, and the end

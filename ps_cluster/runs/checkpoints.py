@@ -50,12 +50,12 @@ WEIGHTS, STATISTICS = "weights", "statistics"
 SLOT = "slot_"  # prefix of slots with a number for each weight
 ACCEPTED_STEPS = "accepted_steps"
 COUNTERS = "counts"  # the counters of each shard
-WAITING = "waiting"  # rows of steps that some shards still lack
+WAITING = "waiting"  # ledger rows of steps that some shards have not accepted yet
 KEYED = "keyed"  # the keys and the rest of the bookkeeping of all tables of keys (server/keyed_tables.py)
-CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows holds
+CHANGED = "changed"  # the positions, as ranges, of the weights and slots that a snapshot of changed rows holds
 BY_SHARD = (ACCEPTED_STEPS, COUNTERS)  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
-# Array → its dtype, and the allowed numbers of axes.
+# For each array, its dtype and the numbers of axes that it may have.
 KNOWN = {
     WEIGHTS: (np.float32, (1,)),
     STATISTICS: (np.float32, (1,)),
@@ -65,7 +65,7 @@ KNOWN = {
     KEYED: (np.int64, (1,)),
     CHANGED: (np.int64, (2,)),
 }
-KNOWN_SLOT = np.float32, (1, 2)  # a number for each weight, or for each shard; or several rows of such numbers
+KNOWN_SLOT = np.float32, (1, 2)  # one number for each weight or for each shard, or several rows of such numbers
 
 
 class CheckpointError(UserError):
@@ -73,7 +73,7 @@ class CheckpointError(UserError):
 
 
 class CheckpointUnreadable(CheckpointError):
-    """A checkpoint that the system refused to read (an I/O error, no permission, a folder). It may be readable later."""
+    """A checkpoint that the system refused to read, e.g. for an I/O error or a missing permission. A retry may succeed."""
 
 
 class StatesUnreadable(RunFailed):
@@ -242,7 +242,7 @@ def states(*directories: Path) -> list[State]:
 
 
 def by_step(directory: Path) -> dict[int, Path]:
-    """Return step → path, ascending, of the newest leader's checkpoint of each step; empty without a directory."""
+    """Return the path of the newest leader's checkpoint of each step, in ascending order; empty without a directory."""
     return dict(sorted((state.step, state.path) for state in states(directory)))
 
 
@@ -356,7 +356,7 @@ def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check the CRC-32 of every array. Arrays are memory-mapped, so wrong sizes take no memory.
+    """Read a checkpoint as memory-mapped arrays, and check the CRC-32 of every array.
 
     Raises:
       CheckpointGone: the file does not exist.
@@ -379,7 +379,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoint:
-    """Return a snapshot of changed rows with the full state on which it builds. Raises the same errors as `load`."""
+    """Combine a snapshot of changed rows with the full state on which it builds. Raises the same errors as `load`."""
     full_path = path.parent / name_of(since.step, since.term)
     try:
         full = load(full_path)
@@ -412,7 +412,7 @@ def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     array = arrays[name]
     known = KNOWN_SLOT if name.startswith((SLOT, ONE_PER_SHARD)) else KNOWN.get(name)
     if known and (array.dtype != known[0] or array.ndim not in known[1]):
-        raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+        raise Malformed(f"array '{name}' has the wrong dtype or shape: {array.dtype} {list(array.shape)}")
     return array
 
 
@@ -465,7 +465,7 @@ def load_to_go_on(
                     f"{error}; tried {len(READ_AGAIN_AFTER_S) + 1} times. All files are unchanged: check the disk and "
                     "the limit of open files, then continue with --resume"
                 ) from error
-            notify(f"{error}; asking again in {wait_s:g} s")
+            notify(f"{error}; trying to read it again in {wait_s:g} s")
             sleep(wait_s)
     return None
 

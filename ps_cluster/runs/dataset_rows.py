@@ -24,7 +24,7 @@ class DatasetPointer(Row):
 
     name: Name | None = None
     kind: Word | None = None
-    unit: Word = "examples"  # the word for several examples
+    unit: Word = "examples"  # the plural noun for the examples, e.g. "images"
     directory: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$")]
 
 
@@ -62,9 +62,10 @@ class Manifest(Row):
 
     Attributes:
       weight: the field with the weight of an example; null if all examples count equally.
-      output, others: the name of the target's output, and the targets of further outputs by name, if there are some.
+      output: the name of the network's output that predicts `target`; "" unless there are `others`.
+      others: the targets of the network's further outputs, by the name of the output.
       source: the archive or folder that was packed; "" if there is none.
-      file_rows: how many training examples come from each of several files, in their order; empty if that is not known.
+      file_rows: how many training examples come from each file, in the order of the files; empty if that is not known.
       bytes: file name → size.
       sha256: file name → checksum; complete when all files are written.
     """
@@ -91,8 +92,8 @@ class Manifest(Row):
 class NumberColumn(Row):
     """A numeric column of a table. The network gets (value - mean) / std; a missing value is replaced by the mean.
 
-    Mean and std are those of training rows with a value. `is_time`: the values are dates or times, in seconds.
-    `missing`: how many training rows have no value.
+    `mean` and `std` are computed from the training rows that have a value. `is_time`: the values are dates or times, in
+    seconds. `missing`: how many training rows have no value.
     """
 
     name: Name

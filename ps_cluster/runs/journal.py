@@ -77,13 +77,17 @@ class LeaderStretch(Row):
     def _is_of_some_shards(self) -> LeaderStretch:
         if not self.rows or len(self.rows) != len(self.checksums):
             raise ValueError(
-                f"each shard needs a number of rows and a checksum: got {len(self.rows)} and {len(self.checksums)}"
+                f"each shard needs a number of rows and a checksum: got {len(self.rows)} numbers of rows, and "
+                f"{len(self.checksums)} checksums"
             )
         return self
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of a leader's file. `checksum`: of the last row or, if there is none, the previous piece."""
+    """The first `rows` rows of a leader's file.
+
+    `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the previous piece.
+    """
 
     path: Path
     rows: int
@@ -226,12 +230,12 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
                 checksum = checksum_so_far
         if checksum != piece.checksum:
             raise JournalDamaged(
-                f"'{piece.path}' belongs to another history of the run: the checksum after row {piece.rows} is wrong"
+                f"'{piece.path}' is not the journal that the checkpoint names: the checksum after row {piece.rows} is wrong"
             )
 
 
 def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield (rows, checksum of their last row). `checksum`: that of the last row before the piece, or 0."""
+    """Yield (rows, checksum in their last row). `checksum`: that of the last row before the piece, or 0."""
     check([piece])
     done = 0
     try:
@@ -247,7 +251,7 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
             try:
                 check_values(records["row"][:good])
             except Malformed as error:
-                raise JournalDamaged(f"'{piece.path}' {error}, after row {done}") from error
+                raise JournalDamaged(f"'{piece.path}' {error}, in a row after row {done}") from error
             if good:
                 checksum = int(records["crc"][good - 1])
                 yield records["row"][:good], checksum
@@ -291,7 +295,10 @@ class JournalTail:
 
 
 def _checksums(rows: np.ndarray, before: int) -> np.ndarray:
-    """Return the CRC-32 of all bytes up to each row, uint32 [k]. `before`: the CRC-32 of all bytes before these rows."""
+    """Return the CRC-32 of all bytes up to the end of each row, uint32 [k].
+
+    `before`: the CRC-32 of all bytes before these rows.
+    """
     content = memoryview(np.ascontiguousarray(rows).tobytes())
     begins = range(0, len(content), ROW.itemsize)
     sums = accumulate(begins, lambda sum, begin: crc32(content[begin : begin + ROW.itemsize], sum), initial=before)

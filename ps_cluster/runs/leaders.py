@@ -59,7 +59,8 @@ def claim(run_dir: RunDir) -> Claim:
     except OSError as error:
         raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
     raise UserError(
-        f"run directory '{run_dir.root}': gave up after {_MOST_TRIES:,} attempts to lead it: another leader was first each time"
+        f"run directory '{run_dir.root}': gave up after {_MOST_TRIES:,} attempts to become its leader, because another "
+        "process was faster each time"
     )
 
 
@@ -89,7 +90,8 @@ class LeaderStart:
       alone: whether no launcher watches the other tasks. If so, the leader reports the end of training to these tasks,
         and gives the steps of a silent worker to other workers.
       term: the number of the leader's claim; 0 without one.
-      least_workers: training begins with this many workers, and the others may come later. None means all.
+      least_workers: training begins as soon as this many workers are connected, and the other workers may connect later.
+        None: training begins when all workers are connected.
       wait_s: how long an evaluator waits for a sign of life from training [s]; infinite if a launcher limits the wait.
       lost_after_s: after this many seconds without an update the steps of a dispatch are given to another worker too.
       life: the unique id of the launcher's process, for rows of progress; None without a launcher.

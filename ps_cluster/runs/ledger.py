@@ -16,8 +16,10 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX
 
 # The constants of `server.rate_of_more_workers.RateOfMoreWorkers`.
-RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
-# A worker takes part if one of the last TAKES_PART_FOR x (number of workers so far) updates is its own.
+RATE_RETURNS_OVER = (
+    100  # after workers have left, the lowered factor of the learning rate grows e-fold in this many updates
+)
+# A worker takes part if it made at least one of the last TAKES_PART_FOR x (number of workers so far) updates.
 TAKES_PART_FOR = 16
 
 
@@ -111,7 +113,7 @@ def check_values(rows: np.ndarray) -> None:
         if name == "worker":
             sound &= values < MOST_INDEX
         if not sound.all():
-            raise Malformed(f"has {name} {values[np.argmin(sound)]:g}")
+            raise Malformed(f"has the impossible value {values[np.argmin(sound)]:g} in column '{name}'")
 
 
 def rows_of(table: np.ndarray) -> np.ndarray:
@@ -139,8 +141,8 @@ class ShardJoiner:
         """Return one row for each step that is now applied on every shard, in the order of their steps.
 
         A step's staleness is that of its stalest shard, and its rate factor is the lowest of all shards. Its times on
-        the parameter server are those of the shard that applied it last. Its remainders are those of all shards
-        together. Its worker is the one that pushed to shard 0.
+        the parameter server are those of the shard that applied it last. Its remainders are norms over all shards. Its
+        worker is the one that pushed to shard 0.
         `rows`: the new rows of each shard.
         """
         if self._shards == 1:
@@ -148,7 +150,7 @@ class ShardJoiner:
         held = np.concatenate([self.waiting, *rows])
         owners = np.concatenate([self.waiting_shards, np.repeat(np.arange(self._shards), [len(own) for own in rows])])
         # If a shard has a row twice, it counts once here, and the proof reports it. Step and shard are combined into one
-        # number, because sorting pairs took half of the chief's time for a look at 16 shards.
+        # number, because sorting pairs took half of the time of the chief's periodic check of 16 shards.
         _, order = np.unique(held["step"].astype(np.int64) * self._shards + owners, return_index=True)
         held, owners = held[order], owners[order]
         _, which, counts = np.unique(held["step"], return_inverse=True, return_counts=True)
@@ -157,7 +159,7 @@ class ShardJoiner:
         return self._join(held[whole].reshape(-1, self._shards))
 
     def _join(self, rows: np.ndarray) -> np.ndarray:
-        """Return one row per step: structured array [steps] of ROW. `rows`: [steps, shards] of ROW."""
+        """Combine the rows of all shards into one row per step, [steps] of ROW. `rows`: [steps, shards] of ROW."""
         joined, last = rows[:, 0].copy(), rows["applied_time"].argmax(axis=1)
         joined["staleness"] = rows["staleness"].max(axis=1)
         joined["rate_factor"] = rows["rate_factor"].min(axis=1)

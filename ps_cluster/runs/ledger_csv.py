@@ -61,7 +61,7 @@ def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRo
 
 
 def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
-    """Return the lines of a file of `write_updates` or (with APPLY_ROW) `write_applies` as a structured array of `row`.
+    """Read a file that `write_updates` or (with APPLY_ROW) `write_applies` wrote, as a structured array of `row`.
 
     Raises UserError if the file can't be read, or has other columns or impossible values.
     """

@@ -39,7 +39,7 @@ class MachineRow(Row):
 
     Attributes:
       cores, memory_gb: what the run could use.
-      cpu_limit, memory_limit_gb: the limits of its control group, in processor seconds per second and in GB; None
+      cpu_limit, memory_limit_gb: the limits of the run's control group, in processor seconds per second and in GB; None
         without a limit.
       avx512_bf16, amx_bf16: whether the processor has these instructions for bfloat16.
       tensorflow: the version; None if it is not installed.

@@ -32,7 +32,10 @@ BETTER: Mapping[str, Better] = {
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides which model is best. `better`: None if the metric is the objective's accuracy or error."""
+    """The metric that decides which model is best.
+
+    `better`: whether larger or smaller values are better; None if the metric is the objective's accuracy or error.
+    """
 
     name: str = AUTO
     better: Better | None = None
@@ -95,7 +98,7 @@ def checked_monitor_mode(
 
     `of_network`: the metrics that are scored besides accuracy, error and loss, by default the objective's further
     metrics: name → "max" if larger values are better, "min" if smaller values are better, None if that is unknown.
-    Raises UserError if the run does not have the metric, or if it is unknown which of its values are better.
+    Raises UserError if the run does not have the metric, or if it is unknown whether larger or smaller values are better.
     """
     if settings.monitor == AUTO:
         return "auto"
@@ -119,9 +122,10 @@ def checked_monitor_mode(
 class EarlyStopping:
     """The decision when a run stops early. It depends on the scores, in their order, and on the training time.
 
-    The decision depends only on rows, so every process that reads these rows decides the same, even after restarts. Once
-    patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted
-    patience is ignored if an earlier session has ended cleanly at that step or later, because that session reported it.
+    The decision depends only on rows, so all processes that read these rows come to the same decision, even after
+    restarts. Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again.
+    Exhausted patience is ignored if an earlier session has ended cleanly at that step or later, because that session
+    reported it.
 
     Attributes:
       due: the reason to stop now; None while there is none.

@@ -28,7 +28,7 @@ class Phases(NamedTuple, Generic[Value]):
 
 
 class TimeShares(NamedTuple):
-    """The shares, which sum to 1, of what a worker did between the first pull and the last update of all workers.
+    """How a worker spent the time from the first pull to the last update of all workers, as shares that sum to 1.
 
     Attributes:
       returns: the share in which the parameter server's reply is on its way back, between the steps of a dispatch. In
@@ -71,7 +71,7 @@ def phase_seconds(rows: np.ndarray) -> Phases[np.ndarray]:
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each of GAPS before a step began and the last gap ended, float64 [gaps + 1, steps], unix seconds.
+    """Return when each of GAPS before a step began and when the last gap ended, float64 [gaps + 1, steps], unix seconds.
 
     A worker is free from its previous update on. Before its first step it is free from the time when the first worker
     asked for parameters. The gap "dispatch" begins as soon as the worker is free and the dispatch is scheduled.

@@ -38,7 +38,7 @@ class Predictions:
             raise Malformed(f"it has no array '{name}'")
         array = self.arrays[name]
         if array.dtype.kind != kind or array.ndim != axes:
-            raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+            raise Malformed(f"array '{name}' has the wrong dtype or shape: {array.dtype} {list(array.shape)}")
         return array
 
 

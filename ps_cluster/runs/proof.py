@@ -65,15 +65,15 @@ class ExpectedRows:
         None: any.
       examples_in_all: the approximate number of examples in all rows. If it is above `MOST_IDS`, the ids of
         only some rows are computed again.
-      highest_rate: the highest rate of the schedule. The tolerance for rounding is a fixed share of this rate, even for
-        rows whose rate is small.
+      highest_rate: the highest learning rate of the schedule. The tolerance for rounding is a fixed share of this rate,
+        even for rows whose rate is small.
       holds_from: for each shard, the first row to which rates, examples, staleness bound and ids apply. Earlier rows
         were made with other settings.
       examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
         batches; 0: each row of a shard has the shard's `examples`.
       checks_factors: whether the factors of the rates are checked. If not, `begun_with` has no effect.
-      begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never, so
-        all factors have to be 1.
+      begun_with: the number of workers at the start of the training. While more workers take part, the learning rate has
+        to be lowered (`FactorsOfRates`). None: it is never lowered, so all factors have to be 1.
     """
 
     examples: Sequence[int] = ()
@@ -99,8 +99,8 @@ class FactorsOfRates:
     def read(self, workers: np.ndarray) -> np.ndarray:
         """Return the factors of the next updates, float64 [k]. `workers`: the worker of each gradient, int64 [k].
 
-        f[i] = min(s[i], f[i-1] (1 + g)), where s is the factor that suits the workers that take part. In logarithms f[i] is
-        i g plus the lowest value so far of s[i] - i g.
+        f[i] = min(s[i], f[i-1] (1 + g)), where s[i] is the factor for the number of workers that take part, and g is
+        1 / RATE_RETURNS_OVER. So log f[i] is i log(1 + g) plus the lowest value so far of log s[i] - i log(1 + g).
         """
         places = np.arange(len(workers))
         suits = -2 * np.log(np.maximum(1.0, self._taking_part(workers) / self._begun))
@@ -202,7 +202,9 @@ class ShardAudit:
         wrong = np.flatnonzero(rows["step"] // self._rounds.steps_per_update != rows["version"] - 1)
         if len(wrong) and not self.wrong_round:
             first = int(wrong[0])
-            self.wrong_round = f"row {self.rows + first}: step {rows['step'][first]:.0f} belongs to another round"
+            self.wrong_round = (
+                f"row {self.rows + first}: step {rows['step'][first]:.0f} does not belong to the round of its version"
+            )
 
     def _check_values(self, rows: np.ndarray) -> None:
         staleness, expected = rows["staleness"], self._expected
@@ -210,27 +212,38 @@ class ShardAudit:
         # A worker can't have pulled a version that did not exist yet, nor a version below 0.
         versions = rows["version"]
         impossible = (staleness < 0) | (staleness >= versions)
-        self._note("staleness", impossible, rows, lambda place: f"but its update makes version {versions[place]:.0f}")
+
+        def out_of_range(place: int) -> str:
+            version = versions[place]
+            return (
+                f"but its update produced version {version:.0f}, so its staleness must be from 0 to {version - 1:.0f}"
+            )
+
+        self._note("staleness", impossible, rows, out_of_range)
         if expected.most_staleness is not None:
-            bound = f"but the bound is {expected.most_staleness}"
+            bound = f"but the staleness bound is {expected.most_staleness}"
             self._note("staleness", counts & (staleness > expected.most_staleness), rows, lambda _: bound)
         if (most := self._examples) is not None:
             unit = expected.examples_unit or most
             wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > most)
-            up_to = f"up to {most}, in batches of {unit}" if expected.examples_unit else most
-            self._note("examples", counts & wrong, rows, lambda _: f"but a step has {up_to}")
+            up_to = (
+                f"up to {most} examples, in whole batches of {unit}" if expected.examples_unit else f"{most} examples"
+            )
+            self._note("examples", counts & wrong, rows, lambda _: f"but a step must have {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
-            self._note("learning_rate", wrong, rows, lambda place: f"but the step gives {rates[place]:.6g}")
+            self._note(
+                "learning_rate", wrong, rows, lambda place: f"but the schedule sets {rates[place]:.6g} for this step"
+            )
         if expected.checks_factors:
             if self._factors is None:
-                factors, source = np.ones(len(rows)), "this mode gives"
+                factors, source = np.ones(len(rows)), "in this mode it"
             else:
-                factors, source = self._factors.read(rows["worker"].astype(np.int64)), "the workers so far give"
+                factors, source = self._factors.read(rows["worker"].astype(np.int64)), "for the workers so far it"
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
-            self._note("rate_factor", wrong, rows, lambda place: f"but {source} {factors[place]:.6g}")
+            self._note("rate_factor", wrong, rows, lambda place: f"but {source} must be {factors[place]:.6g}")
         if expected.ids_checksums is not None:
             every = 1 + expected.examples_in_all // MOST_IDS
             chosen = counts & ((self.rows + np.arange(len(rows))) % every == 0)
@@ -240,7 +253,9 @@ class ShardAudit:
                 "ids_checksum",
                 rows["ids_checksum"] != checksums,
                 rows,
-                lambda place: f"but the step gives {checksums[place]:.0f}: it trained on other examples",
+                lambda place: (
+                    f"but it must be {checksums[place]:.0f}: the step trained on other examples than it should"
+                ),
             )
 
     def _check_remainders(self, rows: np.ndarray) -> None:
@@ -256,7 +271,10 @@ class ShardAudit:
             self._remainders[who] = float(row["remainder_after"])
         wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
         self._note(
-            "remainder_before", wrong, rows, lambda place: f"but the previous push had left out {expected[place]:.6g}"
+            "remainder_before",
+            wrong,
+            rows,
+            lambda place: f"but the worker's previous push had left out {expected[place]:.6g}",
         )
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: Callable[[int], str]) -> None:
@@ -379,7 +397,7 @@ def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recom
 
 
 def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
-    """Add the updates that were computed again to the proof of the leader. An update that disagrees is a problem.
+    """Add the results of the recomputed updates to the proof of the leader. An update that disagrees is a problem.
 
     `applied`: the number of updates that were applied in all. `notify` gets one line if rows are damaged.
     """

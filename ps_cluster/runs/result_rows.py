@@ -187,8 +187,8 @@ class MetricValues(Row):
     Without a scored checkpoint, all values are None.
 
     Attributes:
-      test_accuracy, test_error: the share of correct predictions, or the error in the target's units. One is always
-        None; both are None if the metric is not finite.
+      test_accuracy, test_error: the share of correct predictions, or the error in the target's units. One of the two
+        is always None; both are None if the metric is not finite.
       test_loss: None if it is not finite.
       validation_accuracy, validation_error, validation_loss: None if no training examples are held out.
       metrics, validation_metrics: the objective's further metrics, by name (`auc`, `f1`, …), without metrics that are
@@ -215,7 +215,7 @@ class MetricValues(Row):
         return "test" if known == (None, None, None) else "validation"
 
     def value_of(self, metric: str, examples: Split) -> float | None:
-        """Return the metric with this name over some examples; None if it is unknown or not finite."""
+        """Return the metric with this name over the examples of a split; None if it is unknown or not finite."""
         on_test = examples == "test"
         compiled = self.compiled if on_test else self.validation_compiled
         further = self.metrics if on_test else self.validation_metrics
@@ -227,7 +227,7 @@ class MetricValues(Row):
         return further.get(metric)
 
     def measured(self, measure: Measure, examples: Split) -> float | None:
-        """Return accuracy, error or loss over some examples; None if it is unknown or not finite."""
+        """Return accuracy, error or loss over the examples of a split; None if it is unknown or not finite."""
         on_test = examples == "test"
         values: dict[Measure, float | None] = {
             "accuracy": self.test_accuracy if on_test else self.validation_accuracy,
@@ -296,7 +296,7 @@ class EvaluationRow(ScoreRow):
 
 
 class CallbacksRow(Row):
-    """A row of metrics/callbacks.jsonl. `step`: that of the last checkpoint that callbacks got; 0 before the first."""
+    """A row of metrics/callbacks.jsonl. `step`: the last checkpoint that was passed to callbacks; 0 before the first."""
 
     step: Count
 
@@ -305,7 +305,7 @@ class PredictionsHeader(Row):
     """The header of metrics/predictions.safetensors: the predictions of one checkpoint for each test example.
 
     Attributes:
-      unit: the word for several examples.
+      unit: the plural noun for the examples, e.g. "images".
       classes: the names of the classes, by label; empty for an objective without classes.
       arrays: the names of the arrays (`Judge.kept`).
     """
@@ -515,7 +515,7 @@ class PatienceExhausted(Row):
 
     @property
     def line(self) -> str:
-        best = "" if self.best_step is None else f", the best is that of step {self.best_step:,}"
+        best = "" if self.best_step is None else f"; the best value is that of step {self.best_step:,}"
         in_a_row = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
         return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"
 

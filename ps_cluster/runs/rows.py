@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Word = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]  # no control characters
 Text = Annotated[str, Field(max_length=100_000)]
 Histogram = dict[Annotated[str, Field(pattern=r"^[0-9]{1,15}$")], Count]
-"""Staleness, as text → number of steps with this staleness."""
+"""The number of steps with each staleness. The keys are staleness values as text, because JSON needs text."""
 Pair = Annotated[tuple[Number, Number], Strict(False)]  # JSON has no tuples
 
 

@@ -29,7 +29,7 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files with the remainder of a worker's pushes. `part`: the shard, or 0 for all."""
+    """Return the names of the two files with the remainder of a worker's pushes. `part`: a shard, or 0 for all shards."""
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -57,10 +57,10 @@ class RunDir:
     alive = _Place(".alive")  # The lock file that all living tasks of the run share.
     leaders = _Place("leaders")  # The folder with a file for each leader's claim (runs/leaders.py).
     config = _Place("config.yaml")
-    code = _Place(CODE)  # The folder with the functions and arguments that the Python API got.
+    code = _Place(CODE)  # The folder with the functions and arguments that were passed to the Python API.
     cluster = _Place("cluster.json")
     dataset = _Place("dataset.json")  # The packed data set that the tasks of this machine map: name, kind, directory.
-    # The folder with the form of an example, for users who have the run but not its data set.
+    # The folder that describes the inputs and targets of an example, for users who have the run but not its data set.
     examples = _Place("examples")
     summary = _Place("summary.json")
     # The lock for writing the summary: launcher and evaluator write it one after the other.
@@ -262,8 +262,8 @@ def check_unused(root: Path) -> None:
     if begun and run.launcher_log.is_file() and not run.has_trained:
         untrusted.refuse_foreign(run.launcher_log)
         return
-    or_resume = f", or continue it with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
-    raise UserError(f"run directory '{root}' exists and is not empty: choose another{or_resume}")
+    or_resume = f", or continue its run with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
+    raise UserError(f"run directory '{root}' exists and is not empty: choose another folder{or_resume}")
 
 
 _unprinted: deque[str] = deque(maxlen=100)

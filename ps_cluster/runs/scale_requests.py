@@ -38,7 +38,7 @@ class ScaleAnswer(Row):
 class ScaleDesk:
     """The launcher's handler of requests. Creating it removes old requests, for which no command waits any more.
 
-    The system may refuse to remove a file, so the names of all requests that were taken or are old are kept.
+    The system may refuse to remove a file, so this object keeps the names of all old requests, and of those it has taken.
     """
 
     def __init__(self, run_dir: RunDir, notify: Notify):
@@ -91,7 +91,7 @@ def ask(
         raise UserError(
             f"run directory '{run_dir.root}': each of its tasks was started separately: start or stop workers in the same way"
         )
-    asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # sorted by name, the newest request is the last
+    asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # if requests are sorted by name, the newest is last
     write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())
     try:
         return _answer(run_dir, asked, clock, sleep)

@@ -1,4 +1,4 @@
-"""Store a set of step ids that fills from below. Its memory depends on the open steps, not on the finished ones."""
+"""Store a set of step ids that fills from below. It takes memory only for the open steps, not for the finished ones."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from pydantic import Strict, model_validator
 
 from ps_cluster.runs.rows import Number, Pair, Row, Seconds
 
-JUMP_S = 0.5  # if the clock's offset changes by more than this between two looks, the clock was set; drift is smaller
+# If the clock's offset changes by more than this between two calls of `look`, the clock was set. Drift is smaller.
+JUMP_S = 0.5
 _SLACK_S = 0.05  # a time may be read a little before or after the `look` to which it belongs
 
 
@@ -92,8 +93,8 @@ class _ClockSetting:
     """A period in which the machine's clock was off by `shift` seconds, because it had been set."""
 
     shift: float
-    since: float  # the last look before the change was noticed, on a clock that was never set
-    until: float = math.inf  # the look at which the next change was noticed, on the same clock
+    since: float  # the time of the last `look` before the change was noticed, on a clock that was never set
+    until: float = math.inf  # the time of the `look` that noticed the next change, on the same clock
 
 
 class TrainingClock:
@@ -108,7 +109,7 @@ class TrainingClock:
         self._wall = wall
         self._offset = wall() - monotonic()
         self._settings = [_ClockSetting(0.0, -math.inf)]
-        self._looked = wall()  # unix time of the last look, on a clock that was never set
+        self._looked = wall()  # unix time of the last `look`, on a clock that was never set
         self._times = TrainingTimes()
         self._zero: float | None = None  # the monotonic time of training second 0; None: training has not begun
 
@@ -158,7 +159,7 @@ class TrainingClock:
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Return unix times up to the last `look`, corrected for changes of the clock, float64 […]. 0 stays 0."""
+        """Correct unix times, float64 […], for changes of the clock. All are from before the last `look`; 0 stays 0."""
         if len(self._settings) == 1:
             return unix
         # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.

@@ -26,7 +26,8 @@ from ps_cluster.runs.rows import Count, Index, Loss, Number, Row, Text, Word
 from ps_cluster.runs.run_dir import RunDir
 
 MOST_WAITING = 8  # while more files than this wait, no further update is sampled
-LARGEST_MATRIX = 2**22  # weights; larger matrices are not sampled as a whole, as six such vectors take 100 MB
+# The most weights of a matrix that is sampled as a whole. A sample has about six arrays of its size, here 100 MB.
+LARGEST_MATRIX = 2**22
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class SampledShard:
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
       version: the version of the weights that the worker pulled.
       positions: int64 [k], the positions at which the k values of the arrays below lie.
-      given: [n] or [vectors * n], all weights of the shard that the worker got.
+      given: [n], all weights of the shard that the worker got; [vectors * n] if it got several vectors, one after the
+        other.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that the worker got.
       at_pull: name → the values, as they were at the pull, from which the given weights were computed: "weights" [k'],
@@ -52,8 +54,9 @@ class SampledShard:
       fresh: [m], the statistics that the step pushed.
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
       keyed: three arrays for each table of keys, named by the table's number and a suffix. "_keys", int64 [u]: the keys
-        that the worker pulled. "_places", int64 [u]: the places of the keys' rows in the table at the push; -1 for a
-        key without a row. "_given", [u * width]: the keys' rows as the worker got them.
+        that the worker pulled. "_places", int64 [u]: the places of these keys' rows in the table at the time of the push;
+        -1 for a key without a row. "_given", float32 [u * width]: the rows that the worker got for these keys, one after
+        the other. A row has `width` numbers.
     """
 
     update: int

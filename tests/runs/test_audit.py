@@ -184,7 +184,7 @@ def on_both(problem):
     ("steps", "problems", "duplicated"),
     [
         ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows belong to steps that already had a row"), HANDED_OUT_5], 1),
-        ((*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]), on_both("row 2: step 1 belongs to another round"), 0),
+        ((*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]), on_both("row 2: step 1 does not belong to the round of its version"), 0),
     ],
     ids=["one gradient counted twice", "a late gradient counted in a later round"],
 )
@@ -196,7 +196,7 @@ def test_what_is_wrong_with_rounds_is_told(tmp_path, steps, problems, duplicated
 def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, monkeypatch):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:5], 2, *OF_ROUNDS[6:]))
     monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, 4))
-    assert set(run.proof().problems) >= set(on_both("row 5: step 2 belongs to another round"))
+    assert set(run.proof().problems) >= set(on_both("row 5: step 2 does not belong to the round of its version"))
 
 
 def test_a_round_that_took_a_gradient_too_many(tmp_path):
@@ -279,10 +279,10 @@ def test_a_rate_that_is_never_lowered_holds_whatever_workers_take_part(tmp_path)
 @pytest.mark.parametrize(
     ("begun_with", "row", "factor", "told"),
     [
-        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but the workers so far give 0.5625"),
-        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but the workers so far give 1"),
-        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but the workers so far give 1"),
-        (None, 3, None, "row 3: step 3 has rate_factor 0.5625, but this mode gives 1"),
+        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but for the workers so far it must be 0.5625"),
+        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but for the workers so far it must be 1"),
+        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but for the workers so far it must be 1"),
+        (None, 3, None, "row 3: step 3 has rate_factor 0.5625, but in this mode it must be 1"),
     ],
     ids=[
         "the whole rate with a worker more",

@@ -153,7 +153,12 @@ def test_a_state_that_the_system_refuses_to_read_is_asked_for_again_and_no_older
     said, slept = [], []
     refusing(newest, code, times=2)
     assert checkpoints.load_to_go_on([tmp_path], said.append, lambda found: None, slept.append).step == 2
-    assert slept == [0.5, 2.0] and len(said) == 2 and str(newest) in said[0] and "asking again in 0.5 s" in said[0]
+    assert (
+        slept == [0.5, 2.0]
+        and len(said) == 2
+        and str(newest) in said[0]
+        and "trying to read it again in 0.5 s" in said[0]
+    )
     refusing(newest, code, times=99)
     with pytest.raises(StatesUnreadable, match=f"{newest}.*{os.strerror(code)}.*All files are unchanged"):
         checkpoints.load_to_go_on([tmp_path], said.append, lambda found: None, slept.append)

@@ -103,7 +103,7 @@ def test_the_next_leader_writes_a_file_of_its_own_which_fits_behind_the_rows_tha
     for others in ([second.piece], [first.piece, second.piece]):
         with pytest.raises(JournalDamaged, match=f"row 0 of '{second.path}' is damaged"):
             read(*others)
-    with pytest.raises(JournalDamaged, match=f"'{first.path}' belongs to another history of the run"):
+    with pytest.raises(JournalDamaged, match=f"'{first.path}' is not the journal that the checkpoint names"):
         read(before._replace(checksum=before.checksum ^ 1))
 
 

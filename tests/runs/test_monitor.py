@@ -147,7 +147,7 @@ def test_the_reason_names_metric_examples_and_the_best_step():
     reason = PatienceExhausted(step=9, patience=1, monitor="auc", examples="validation", best_step=4, best_value=0.8)
     assert following.due == reason
     assert reason.line == (
-        "validation auc has not become better in 1 scored checkpoint up to step 9, the best is that of step 4"
+        "validation auc has not become better in 1 scored checkpoint up to step 9; the best value is that of step 4"
     )
 
 

@@ -15,7 +15,7 @@ def test_a_folder_with_the_code_of_a_run_is_taken_and_one_with_more_is_not(tmp_p
     (tmp_path / "code" / "build.pickle").write_bytes(b"")
     assert RunDir.create(tmp_path).code == tmp_path / "code"
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty: choose another$"):
+    with pytest.raises(UserError, match="is not empty: choose another folder$"):
         check_unused(tmp_path)
 
 

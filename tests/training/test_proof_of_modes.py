@@ -148,16 +148,19 @@ MUTANTS = {
     "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "has staleness -1"),
     "staleness of the version": (
         lambda run, at: run.put(at, 2, "staleness", run.rows[at]["version"][2]),
-        "has staleness .* but its update makes version",
+        "has staleness .* but its update produced version",
     ),
     "another learning rate": (
         lambda run, at: run.put(at, 2, "learning_rate", 0.0999),
-        r"has learning_rate 0.0999, but the step gives 0\.0*[1-9]\d*",
+        r"has learning_rate 0.0999, but the schedule sets 0\.0*[1-9]\d* for this step",
     ),
-    "another number of examples": (lambda run, at: run.put(at, 2, "examples", 7), "has examples 7, but a step has"),
+    "another number of examples": (
+        lambda run, at: run.put(at, 2, "examples", 7),
+        "has examples 7, but a step must have",
+    ),
     "other examples": (
         lambda run, at: run.put(at, 2, "ids_checksum", 4711),
-        r"has ids_checksum 4711, but the step gives \d+: it trained on other examples",
+        r"has ids_checksum 4711, but it must be \d+: the step trained on other examples",
     ),
     "another version": (lambda run, at: run.put(at, 2, "version", 5), "version is 5, but has to be"),
     "a version too many": (
@@ -183,7 +186,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run = Trained("bounded", 1)
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path).problems
-    assert "has staleness 4, but the bound is 3" in problem
+    assert "has staleness 4, but the staleness bound is 3" in problem
     before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3, holds_from=[len(run.rows[0])]))
     before.read(run.rows[0])
     assert not before.wrong_values, "rows of a leader with another bound"
@@ -315,7 +318,7 @@ def test_the_rows_of_a_run_are_compared_with_its_settings(tmp_path):
     proof = Replicas(tmp_path).proof(row_of={"learning_rate": 0.05, "examples": 7, "staleness": 1})
     told = " ".join(proof["problems"])
     assert not proof["holds"] and "step 2 has learning_rate 0.05" in told and "step 2 has examples 7" in told
-    assert "step 2 has staleness 1, but the bound is 0" in told
+    assert "step 2 has staleness 1, but the staleness bound is 0" in told
 
 
 @eagerly()
