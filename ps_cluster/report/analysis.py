@@ -80,7 +80,7 @@ class Analysis(ABC):
         self.target_name = target_name
         self.target: np.ndarray = np.empty(0)
         self.known: np.ndarray = np.empty(0, bool)
-        """Which predictions are finite, [N] or [N, outputs]. Other predictions count as wrong."""
+        """Which predictions are finite, [N] or [N, outputs]. Predictions that are not finite count as wrong."""
 
     @property
     def without_prediction(self) -> int:

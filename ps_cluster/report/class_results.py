@@ -45,7 +45,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """The examples of one class that were predicted to be of another class. `share`: their share of their class."""
+    """The examples of class `target` that were predicted as class `predicted`. `share`: their share of class `target`."""
 
     target: str
     predicted: str
@@ -102,7 +102,11 @@ class ClassResults(Analysis):
 
     @cached_property
     def matrix(self) -> list[list[MatrixCell]]:
-        """A row for each class shown, with a cell for each predicted class shown, and a cell for all other examples."""
+        """A row for each true class that the table shows, with a cell for each predicted class that it shows.
+
+        The last cell of a row counts the examples that have no prediction, or were predicted as a class that the table
+        does not show.
+        """
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)
@@ -113,7 +117,7 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """True if an example of a class shown was predicted to be of a class not shown, or has no prediction."""
+        """True if an example has no prediction, or was predicted as a class that the table does not show (see `matrix`)."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:

@@ -30,7 +30,7 @@ class Curves:
         spaced.
       tested: the scores of checkpoints.
       metric: the metric of the objective.
-      unit: the word for several examples, e.g. "images".
+      unit: the plural noun for the examples, e.g. "images".
     """
 
     trained: Sequence[ProgressRow]

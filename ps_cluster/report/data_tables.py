@@ -57,7 +57,10 @@ def print_table_of(dataset: PackedDataset, console: Console) -> None:
     console.print(_fields_table(described))
     read = min(one.rows for one in described)
     if read < dataset.train_examples:
-        console.print(f"from {read:,} of {dataset.train_examples:,} training examples, evenly spaced", style="dim")
+        console.print(
+            f"computed from {read:,} of {dataset.train_examples:,} training examples, in evenly spaced pieces",
+            style="dim",
+        )
     console.print()
     console.print(_groups_table(dataset))
     console.print()

@@ -1,4 +1,4 @@
-"""Describe a run that has ended by rows of label and text, for the closing table and the page of results."""
+"""Describe a run that has ended as pairs of a label and a text, for the closing table and the page of results."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _not_scored(epochs: list[float]) -> str:
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
     return (
         f"epoch{'s' * (len(epochs) > 1)} {named}{more}: no checkpoint was written there, or it was removed before it was "
-        "scored; a larger checkpoints.every_epochs asks for fewer scores"
+        "scored; with a larger checkpoints.every_epochs, fewer epochs are scored"
     )
 
 
@@ -166,10 +166,10 @@ def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Tex
     if evaluation.best_step not in (None, evaluation.step):
         best = f"{_value(evaluation.best_test_accuracy, evaluation.best_test_error)} at step {evaluation.best_step:,}"
         held_out = evaluation.best_chosen_on == "validation"
-        chosen = f"{best}, the best on held-out {unit}" if held_out else f"best {best}, chosen on test {unit}"
+        chosen = f"{best}, the best model on held-out {unit}" if held_out else f"best {best}, chosen on test {unit}"
         text.append(f" · {chosen}", "default")
     if evaluation.step < last_step:
-        text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
+        text.append(f"\nThis is not the score of the last step: step {last_step:,} has not been scored yet", "yellow")
     return text
 
 

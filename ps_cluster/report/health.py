@@ -26,7 +26,7 @@ from ps_cluster.system.run_processes import ProcessState, age_seconds
 
 Probe = Literal["live", "ready"]
 _FIRST_WORDS: Mapping[Probe, str] = {"live": "alive", "ready": "ready"}
-"""Probe → the first words of its answer."""
+"""The first words of the answer to each probe."""
 _CLOCK_TOLERANCE_S = 1.0  # the largest difference to expect between the clock of process starts and that of rows
 
 
@@ -142,7 +142,7 @@ class HealthFacts:
 
 
 def _bounded(name: str, says: str, seconds: float, most_s: float | None, option: str) -> HealthSign:
-    """Return a sign that is bad if something has taken more seconds than an option allows."""
+    """Return a finding that is bad if `seconds` is above `most_s`, which the user has set with `option`."""
     good = most_s is None or seconds <= most_s
     return HealthSign(name, good, says if good else f"{says} ({option} {most_s:g})")
 

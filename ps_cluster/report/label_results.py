@@ -60,8 +60,8 @@ class LabelResults(Analysis):
         self._probability = predictions.column("prediction", "f", axes=2)
         if self.target.shape != self._probability.shape or self.target.shape[1] != len(self.names):
             raise Malformed(
-                f"its arrays are of shape {self.target.shape} and {self._probability.shape}, for "
-                f"{len(self.names)} labels"
+                f"its targets have the shape {self.target.shape} and its predictions {self._probability.shape}, but there "
+                f"are {len(self.names)} labels"
             )
         self.known = np.isfinite(self._probability)
         if not ((self._probability >= 0) & (self._probability <= 1) | ~self.known).all() or self.target.max() > 1:

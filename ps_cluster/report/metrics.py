@@ -119,7 +119,7 @@ def _more(before: int, now: int) -> int:
 Value = float | None | tuple[Sequence[tuple[str, float]], float]
 """A number; None if it is not known; for a histogram, its cumulative buckets and the sum of its values."""
 Read = Callable[[Seen], Value | Mapping[tuple[str, ...], Value]]
-"""Returns the value of a metric or, for a metric with labels, a mapping: texts of its labels → value."""
+"""A function that returns the value of a metric or, for a metric with labels, a mapping from label values to values."""
 
 
 @dataclass(frozen=True)
@@ -192,14 +192,14 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_step", "Updates of the run so far, without those that were rolled back",
         lambda row: row.applied,
     ),
-    _of_row("ps_cluster_step_target", "Updates of the whole run", lambda row: row.total),
+    _of_row("ps_cluster_step_target", "Updates that the whole run will have", lambda row: row.total),
     _of_row(
         "ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet",
         lambda row: row.scheduled - row.applied,
     ),
     _of_row("ps_cluster_dispatches_open", "Dispatches that are not done yet", lambda row: len(row.dispatches)),
     _of_row(
-        "ps_cluster_goodput_ratio", "Share of the time that was not rolled back or interrupted",
+        "ps_cluster_goodput_ratio", "Share of the training time that was neither rolled back nor interrupted",
         lambda row: row.goodput,
     ),
     _of_row("ps_cluster_training_seconds", "Seconds of training", lambda row: row.train_seconds),
@@ -222,7 +222,7 @@ METRICS: tuple[RunMetric, ...] = (
     ),
     _of_score("ps_cluster_scored_step", "Step of the newest score", lambda score: score.step),
     RunMetric(
-        "ps_cluster_phase", "1, labelled with the current phase of the leader",
+        "ps_cluster_phase", "Always 1. The label is the current phase of the leader",
         lambda seen: {(seen.row.phase,): 1.0} if seen.row else None, ("phase",),
     ),
     _of_row(
@@ -241,16 +241,19 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_task_restarts", "How often the task was started again",
         _of_tasks(lambda seen, task: seen.restarts[task]), _TASK,
     ),
-    _counter("ps_cluster_log_lines", "Lines printed, by their event", lambda seen: seen.lines, ("event", "level")),
+    _counter(
+        "ps_cluster_log_lines", "Printed log lines, by the name and level of their event",
+        lambda seen: seen.lines, ("event", "level"),
+    ),
 )  # fmt: skip
 
 
 class RunMetrics(ProgressView, Collector):
     """A view that forwards a run's events to another view, and offers metrics to scrapes, which run in another thread.
 
-    A scrape reads one immutable object, and the times of two files. So a scrape never waits for the run, and the run
-    never waits for a scrape. The address of the metrics is shown as a notice, and a file in the run directory contains
-    the address until the run ends.
+    A scrape reads one immutable object, and the modification times of two files. So a scrape never waits for the run,
+    and the run never waits for a scrape. The address of the metrics is shown as a notice, and a file in the run
+    directory contains the address until the run ends.
     """
 
     def __init__(self, view: ProgressView, task: str):

@@ -57,7 +57,7 @@ class _ScoredRun:
         return cls(run_dir.root.name, summary, Curves.of(run_dir, summary), dataset, analysis, mistakes, shown)
 
     def warnings(self) -> Iterator[str]:
-        """Yield sentences that a reader must know before the numbers."""
+        """Yield sentences that a reader must see before the numbers."""
         summary = self.summary
         if summary.dataset_kind == "synthetic":
             yield f"Generated {summary.unit}: no number here says anything about real data."
@@ -72,11 +72,11 @@ class _ScoredRun:
             yield f"The predictions are those of step {self.analysis.predictions.step:,}, not of the last score."
         last = summary.updates.applied
         if summary.evaluation.step is not None and summary.evaluation.step < last:
-            yield f"Step {last:,}, the last one, is not scored."
+            yield f"The last step, {last:,}, has not been scored."
 
     @property
     def _best_texts(self) -> dict[str, MetricText | None]:
-        """Split → metric of the best model on this split. The split by which models are preferably chosen is first."""
+        """The metric of the best model on each split. The split that is preferred for choosing the best model comes first."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),
@@ -159,9 +159,9 @@ def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) ->
     except FileNotFoundError:
         return None
     except Malformed as error:
-        notify(f"left out of the results: '{run_dir.predictions}': {error}")
+        notify(f"the results are drawn without the predictions: '{run_dir.predictions}': {error}")
     except UserError as error:
-        notify(f"left out of the results: {error}")
+        notify(f"the results are drawn without the predictions: {error}")
     return None
 
 

@@ -83,7 +83,7 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The main files of a run. `settings`: dotted key → value.
+    """The main files of a run. `settings`: the value of each setting, by its dotted key.
 
     `running`: whether a command works in the run directory.
     """
@@ -169,7 +169,8 @@ def run_dirs(folder: Path) -> list[RunDir]:
     """
     if RunDir(folder).config.is_file():
         raise UserError(
-            f"FOLDER: got '{folder}': it is itself a run directory: {PROGRAM} runs show {shlex.quote(str(folder))}"
+            f"FOLDER: got '{folder}': it is itself a run directory; to show this run: {PROGRAM} runs show "
+            f"{shlex.quote(str(folder))}"
         )
     try:
         return [RunDir(path) for path in sorted(folder.iterdir()) if RunDir(path).config.is_file()]
@@ -228,7 +229,7 @@ def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
     )
     console.print(facts_table(facts))
     if run.state == UNKNOWN:
-        why = "it was killed, or its tasks were started by hand"
+        why = "the run was killed, or its tasks were started by hand"
         console.print(f"there is no {run_dir.summary.name}: {why}", highlight=False)
 
 

@@ -121,7 +121,7 @@ class RunState:
 
     @property
     def task_line(self) -> str:
-        """The task, the optimizer and the length, e.g. "10 classes · adam, learning rate 0.001 (cosine) · …"."""
+        """The task, the optimizer and the length of training, e.g. "10 classes · adam, learning rate 0.001 (cosine) · …"."""
         config, spec, training = self.config, self.dataset.spec, self.config.training
         rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
         length = counted(training.epochs, "epoch") if training.steps is None else counted(self.total, "update")

@@ -119,7 +119,7 @@ class RunsPage:
 
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
-    """Rewrite the page repeatedly, until `IDLE_LOOKS` looks in a row have found no run that trains.
+    """Rewrite the page repeatedly, until `IDLE_LOOKS` calls of `look` in a row have found no run that trains.
 
     Args:
       wait: waits for some seconds. If it returns False, the page is written one last time.
@@ -177,13 +177,13 @@ def cells(run: ShownRun, now: float) -> list[TableCell]:
 
 
 def values_of_filters(run: ShownRun) -> dict[str, str]:
-    """Return the value that the run has for each filter: name of the filter → value."""
+    """Return the value of a run for each filter, by the name of the filter."""
     one = run.listed
     return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
 
 
 def _filters(runs: Sequence[ShownRun]) -> dict[str, dict[str, int]]:
-    """Return the menus for filtering runs: name of the filter → value → number of runs with this value."""
+    """Return, for the name of each filter, its values, with the number of runs that have each value."""
     found = [values_of_filters(run) for run in runs]
     return {name: dict(sorted(Counter(values[name] for values in found).items())) for name in FILTERS}
 

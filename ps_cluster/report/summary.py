@@ -47,13 +47,14 @@ from ps_cluster.runs.run_dir import RunDir
 # the last chief.
 SCHEMA = 2
 
-MOST_EPOCHS_LISTED = 10_000  # no later epochs are listed: `checkpoints.every_epochs` may ask for very many scores
+# The last epoch that can be listed as not scored, because a small `checkpoints.every_epochs` asks for very many scores.
+MOST_EPOCHS_LISTED = 10_000
 
 
 Restarts = Mapping[Task, int]
-"""Task → the number of its restarts. A task without restarts may be missing."""
+"""The number of restarts of each task. A task without restarts may be missing."""
 Tasks = Mapping[Task, TaskRow]
-"""Task → its row in cluster.json, which describes the task's newest process."""
+"""The row of each task in cluster.json. It describes the task's newest process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,5 +341,5 @@ def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
     except FileNotFoundError:
         return None
     except UserError as error:
-        notify(f"left out of the summary: {error}")
+        notify(f"the summary is written without a file: {error}")
         return None

@@ -96,7 +96,7 @@ FOLD: ColumnOptions = {"overflow": "fold"}
 
 
 def plain_table(**columns: ColumnOptions) -> Table:
-    """Return a table without borders. `columns`: heading → options, e.g. `RIGHT`."""
+    """Return a table without borders. `columns`: the options of each column, e.g. `RIGHT`, by its heading."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading, options in columns.items():
         table.add_column(heading, **options)

@@ -69,7 +69,9 @@ class ValueResults(Analysis):
         self.target = predictions.column("target", "f", axes=2)
         self._predicted = predictions.column("prediction", "f", axes=2)
         if self.target.shape != self._predicted.shape:
-            raise Malformed(f"its arrays are of shape {self.target.shape} and {self._predicted.shape}")
+            raise Malformed(
+                f"its targets have the shape {self.target.shape}, but its predictions {self._predicted.shape}"
+            )
         self.known = np.isfinite(self._predicted).all(axis=1) & np.isfinite(self.target).all(axis=1)
         self._errors = np.asarray(self._predicted[self.known], np.float64) - self.target[self.known]
 

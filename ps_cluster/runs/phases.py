@@ -92,7 +92,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
 
 
 def time_shares(rows: np.ndarray) -> dict[int, TimeShares]:
-    """Return how each worker spent its time: index → shares. Without rows there are no workers."""
+    """Return how each worker spent its time, by the index of the worker. Without rows there are no workers."""
     times, gaps = phase_times(rows), gap_times(rows)
     by_worker = {}
     for worker in np.unique(rows["worker"]):
