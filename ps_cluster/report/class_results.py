@@ -117,7 +117,7 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """True if an example has no prediction, or was predicted as a class that the table does not show (see `matrix`)."""
+        """True if an example of a shown class has no prediction, or was predicted as a class that is not shown."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:

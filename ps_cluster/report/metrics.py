@@ -65,7 +65,7 @@ class Seen:
     Attributes:
       row: the newest row of progress.
       score: the newest score.
-      workers: index of a worker → the number of its updates.
+      workers: the number of updates of each worker, by its index.
       pids: the newest process of each task.
       up: the tasks that run.
       restarts: how often each task was started again.

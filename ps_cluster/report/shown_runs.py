@@ -36,9 +36,9 @@ class ShownRun:
 
     Attributes:
       staleness_shares: (staleness, share of the updates with at most this staleness); empty without updates.
-      tested, trained: measure → its curve over test examples, or over training examples. Curves without points are left
-        out.
-      settings: dotted key → value as text.
+      tested, trained: the curve of each measure on test examples, and on training examples. Curves without points are
+        left out.
+      settings: the value of each setting as text, by its dotted key.
       page: the page with its results; None if there is none, or if another user could have written it.
     """
 

@@ -207,8 +207,8 @@ class Checkpoint:
 class State(NamedTuple):
     """A checkpoint file. States are ordered by the term of the leader, then by the step.
 
-    `since`: the step of the full state on which this state builds, which has the same term; None if this state has all
-    rows.
+    `since`: the step of the full state on which this state builds; both have the same term. None if this state is
+    itself a full state.
     """
 
     term: int

@@ -20,7 +20,7 @@ FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of 
 
 
 class DatasetPointer(Row):
-    """dataset.json of a run: the packed folder that the tasks of this machine map. The folder's manifest is authoritative."""
+    """dataset.json of a run: the packed folder that the tasks of this machine read. Its manifest is authoritative."""
 
     name: Name | None = None
     kind: Word | None = None
@@ -29,7 +29,7 @@ class DatasetPointer(Row):
 
 
 class FieldRow(Row):
-    """An array of the examples (`Field` in config/objectives.py)."""
+    """An array of the examples (`ArrayField` in config/objectives.py)."""
 
     dtype: Literal[DType, "string"]
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
@@ -66,8 +66,8 @@ class Manifest(Row):
       others: the targets of the network's further outputs, by the name of the output.
       source: the archive or folder that was packed; "" if there is none.
       file_rows: how many training examples come from each file, in the order of the files; empty if that is not known.
-      bytes: file name → size.
-      sha256: file name → checksum; complete when all files are written.
+      bytes: the size of each file, by its name.
+      sha256: the checksum of each file, by its name; complete when all files are written.
     """
 
     format: int

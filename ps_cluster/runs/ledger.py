@@ -24,7 +24,7 @@ TAKES_PART_FOR = 16
 
 
 class ServerColumns(NamedTuple):
-    """The columns that the parameter server fills: in a graph scalars of any numeric dtype, elsewhere numbers.
+    """The columns that the parameter server fills. In a graph they are scalars of any numeric dtype, elsewhere numbers.
 
     Times are unix seconds. The docstring of `WorkerColumns` describes their order.
     """
@@ -38,7 +38,9 @@ class ServerColumns(NamedTuple):
 
 
 class WorkerColumns(NamedTuple):
-    """The columns that the worker pushes with the gradient: in a graph scalars of any numeric dtype, elsewhere numbers.
+    """The columns that the worker pushes with the gradient.
+
+    In a graph they are scalars of any numeric dtype, elsewhere numbers.
 
     A step has these times, in order. First the chief schedules the dispatch. Then the worker asks for parameters (or
     has got them with the reply to its previous push), is admitted (perhaps after a wait), has pulled the parameters,

@@ -96,8 +96,9 @@ def checked_monitor_mode(
 ) -> Better | Literal["auto"]:
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
 
-    `of_network`: the metrics that are scored besides accuracy, error and loss, by default the objective's further
-    metrics: name → "max" if larger values are better, "min" if smaller values are better, None if that is unknown.
+    `of_network`: the metrics that are scored besides accuracy, error and loss, by name: "max" if larger values of the
+    metric are better, "min" if smaller values are better, None if that is unknown. By default, these are the further
+    metrics of the objective.
     Raises UserError if the run does not have the metric, or if it is unknown whether larger or smaller values are better.
     """
     if settings.monitor == AUTO:

@@ -132,7 +132,7 @@ class ShardAudit:
       repeated: the number of rows whose step already had a row.
       wrong_version, wrong_round: a line about the first row with a wrong version, and about the first row whose step
         belongs to another round; empty without such a row.
-      wrong_values: column → a line about the first row with a wrong value in it.
+      wrong_values: for each column with a wrong value, a line about the first row that has one.
     """
 
     def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), shard: int = 0):

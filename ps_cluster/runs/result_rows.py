@@ -400,8 +400,9 @@ class Recomputed(Row):
 
     Attributes:
       updates, of: the number of updates that were computed again, and the number of all applied updates.
-      workers: index of a worker → the number of recomputed updates in which it took part.
-      largest_deviations: quantity → the largest deviation, as a multiple of its tolerance. Above 1 the proof fails.
+      workers: for each worker, by its index, the number of recomputed updates in which it took part.
+      largest_deviations: for each quantity, the largest deviation, as a multiple of its tolerance. Above 1 the proof
+        fails.
       unchecked: one line for everything that could not be computed again, with the reason.
     """
 

@@ -59,7 +59,7 @@ class RunDir:
     config = _Place("config.yaml")
     code = _Place(CODE)  # The folder with the functions and arguments that were passed to the Python API.
     cluster = _Place("cluster.json")
-    dataset = _Place("dataset.json")  # The packed data set that the tasks of this machine map: name, kind, directory.
+    dataset = _Place("dataset.json")  # The packed data set that the tasks of this machine read: name, kind, directory.
     # The folder that describes the inputs and targets of an example, for users who have the run but not its data set.
     examples = _Place("examples")
     summary = _Place("summary.json")

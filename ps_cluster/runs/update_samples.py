@@ -44,13 +44,14 @@ class SampledShard:
         other.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that the worker got.
-      at_pull: name → the values, as they were at the pull, from which the given weights were computed: "weights" [k'],
-        and other values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of
-        embedding tables, which are the last of the k values.
+      at_pull: the values from which the given weights were computed, as they were at the pull, by name: "weights", [k'],
+        and the values of the staleness method, which are vectors, [k'], or single numbers, [1]. k' is k without the
+        values in rows of embedding tables, which are the last of the k values.
       rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values
         of `given` are what the worker got for these rows.
       gradient: [k], as received; in rounds the mean of all gradients.
-      before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
+      before, after: "weights" and the slots by their names, before and after the update. Vectors are [k], and single
+        numbers are [1].
       fresh: [m], the statistics that the step pushed.
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
       keyed: three arrays for each table of keys, named by the table's number and a suffix. "_keys", int64 [u]: the keys
@@ -218,8 +219,8 @@ class RecomputedRow(Row):
     """An update that was computed again.
 
     Attributes:
-      deviations: quantity → the difference between the cluster's result and the recomputed one, as a multiple of its
-        tolerance.
+      deviations: for each quantity, the difference between the cluster's result and the recomputed one, as a multiple
+        of the quantity's tolerance.
       problems: one line for each deviation beyond its tolerance.
       unchecked: one line for everything that could not be computed again, with the reason.
     """
