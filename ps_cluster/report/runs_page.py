@@ -197,7 +197,7 @@ def _number(value: float | None, text: Callable[[float], str]) -> TableCell:
 
 
 def _embedded(run: ShownRun) -> Json:
-    """Return the data of a run for the script of the page, which draws its curves."""
+    """Return the data of a run from which the script of the page draws the curves of the run."""
 
     def digits(value: float | None) -> float | None:
         return None if value is None else float(f"{value:.5g}")

@@ -1,1 +1,1 @@
-"""Read and write a run on disk: files, rows, ledger, checkpoints; check what it may be resumed from. No TensorFlow."""
+"""Read and write the files of a run (rows, ledger, checkpoints), and prove its updates from them. No TensorFlow."""

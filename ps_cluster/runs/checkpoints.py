@@ -126,7 +126,7 @@ class CheckpointMeta(Row):
     Attributes:
       times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from other data sets (training/agreement.py).
-      network: the path and shape of each variable, in the order of the vectors. Statistics come last.
+      network: the path and shape of each variable, in the order of its values in the vectors. Statistics come last.
       leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """
 

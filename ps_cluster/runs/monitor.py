@@ -87,7 +87,7 @@ class Monitor:
         return f"{row.deciding} {self.text(row)}"
 
     def best_so_far(self, row: CheckpointScores) -> str:
-        """Return the end of a line about the best score so far. It names the metric if the user has chosen one."""
+        """Return the end of the line about a score that is the best so far, with the metric if the user has chosen one."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 

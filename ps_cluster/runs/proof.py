@@ -43,9 +43,10 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """The number of step ids of an update, and the range of the number of gradients that an update averages.
+    """How many step ids belong to an update, and how many gradients an update averages.
 
-    The range is from `gradients_per_update` to `most`. Without rounds all three numbers are 1.
+    An update averages at least `gradients_per_update` and at most `most` gradients. Without rounds all three numbers
+    are 1.
     """
 
     steps_per_update: int
@@ -89,7 +90,7 @@ class ExpectedRows:
 
 
 class FactorsOfRates:
-    """The factors of learning rates, computed from the workers of the rows alone (server/rate_of_more_workers.py)."""
+    """The factors of learning rates (server/rate_of_more_workers.py), computed only from the workers in the rows."""
 
     def __init__(self, begun_with: int):
         self._begun = begun_with

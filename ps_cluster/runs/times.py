@@ -25,7 +25,8 @@ class TrainingTimes(Row):
       first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
       stood: for each leader, the first and the last time of its updates that were not rolled back.
-      interrupted: the time from the last update of each leader that died to the first update of the next.
+      interrupted: the sum, over all leaders that died, of the time from the leader's last update to the next leader's
+        first update.
     """
 
     seconds: Seconds = 0.0

@@ -150,7 +150,7 @@ _VECTORS = (
 
 
 def settings_digest(config: RunConfig) -> str:
-    """Return a digest of the settings that decide what an update computes. They may change when a training is resumed."""
+    """Return a digest of the settings that decide what an update computes. A resumed training may change them."""
     sections = ("model", "mode", "staleness", "training", "optimizer", "lookahead", "schedule")
     settings = [config.model_dump(mode="json", include=set(sections)), config.wire]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
