@@ -213,24 +213,23 @@ class ShardAudit:
         # A worker can't have pulled a version that did not exist yet, nor a version below 0.
         versions = rows["version"]
         impossible = (staleness < 0) | (staleness >= versions)
-
-        def out_of_range(place: int) -> str:
-            version = versions[place]
-            return (
-                f"but its update produced version {version:.0f}, so its staleness must be from 0 to {version - 1:.0f}"
-            )
-
-        self._note("staleness", impossible, rows, out_of_range)
+        self._note(
+            "staleness",
+            impossible,
+            rows,
+            lambda place: (
+                f"but its update produced version {versions[place]:.0f}, so its staleness must be from 0 to "
+                f"{versions[place] - 1:.0f}"
+            ),
+        )
         if expected.most_staleness is not None:
             bound = f"but the staleness bound is {expected.most_staleness}"
             self._note("staleness", counts & (staleness > expected.most_staleness), rows, lambda _: bound)
         if (most := self._examples) is not None:
             unit = expected.examples_unit or most
             wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > most)
-            up_to = (
-                f"up to {most} examples, in whole batches of {unit}" if expected.examples_unit else f"{most} examples"
-            )
-            self._note("examples", counts & wrong, rows, lambda _: f"but a step must have {up_to}")
+            up_to = f"up to {most}, in whole batches of {unit}" if expected.examples_unit else most
+            self._note("examples", counts & wrong, rows, lambda _: f"but it must be {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate

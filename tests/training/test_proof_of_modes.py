@@ -156,7 +156,7 @@ MUTANTS = {
     ),
     "another number of examples": (
         lambda run, at: run.put(at, 2, "examples", 7),
-        "has examples 7, but a step must have",
+        "has examples 7, but it must be",
     ),
     "other examples": (
         lambda run, at: run.put(at, 2, "ids_checksum", 4711),
