@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# A waiting process reads the clock several times a second. A longer gap means that process or machine did not run.
+# A waiting process reads the clock several times a second. A longer gap between two reads means that the
+# process, or the whole machine, did not run.
 LONGEST_GAP_S = 2.0
 
 

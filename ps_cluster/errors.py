@@ -9,7 +9,8 @@ FAILED = 1  # the machine or a child process failed, or there is a bug
 BAD_INPUT = 2  # the same command would fail again
 SUPERSEDED = 3  # another process has taken over this task
 FAILED_FOR_GOOD = 4  # the training diverged, or the proof of its updates failed: the same command would fail again
-# EX_TEMPFAIL of sysexits.h: the same command continues the run, e.g. after a task without a launcher has lost another task.
+# EX_TEMPFAIL of sysexits.h: the same command continues the run. For example, a task that has no launcher ends with this
+# code if it loses another task of its cluster.
 RETRY = 75
 PORT_IN_USE = 98  # EADDRINUSE: the task needs another port
 INTERRUPTED = 130  # by Ctrl-C

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # TensorFlow's cluster of parameter servers. Its public classes can only wait for all workers together.
 
 CLOSURE_ERRORS = (cluster_coordinator.ClosureInputError, cluster_coordinator.ClosureAbortedError)
-"""The errors of a dispatch that fails because another one failed. TensorFlow's coordinator raises them, but exports neither."""
+"""The errors of a dispatch that fails because another dispatch failed. TensorFlow's coordinator raises them, but does
+not export their classes."""
 
 
 def is_worker_failure(error: Exception) -> bool:
@@ -32,7 +33,10 @@ def is_worker_failure(error: Exception) -> bool:
 
 
 def is_ps_failure(error: Exception) -> bool:
-    """Return whether a dispatch failed because its worker lost a ps. Other failures have the same public error code."""
+    """Return whether a dispatch failed because its worker lost a parameter server.
+
+    Other failures have the same public error code.
+    """
     return bool(cluster_coordinator._is_ps_failure(error))
 
 
@@ -148,9 +152,11 @@ def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.
 
 @contextlib.contextmanager
 def recorded_graphs() -> Iterator[list[Any]]:
-    """Yield a list. After the block, the list contains the placed graphs of all functions that first ran in the block.
+    """Yield a list. After the block, it contains the graphs of all functions that ran for the first time in the block.
 
-    The public profiler records times, but not the device of each operation.
+    Each operation in these graphs has its device.
+
+    The public profiler records the times of operations, but not their devices.
     """
     graphs: list[Any] = []
     context.context().enable_run_metadata()
@@ -196,7 +202,7 @@ def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
 
 
 def takes_training(model: keras.Model) -> bool:
-    """Return whether a model's `call` has an argument `training`. Keras wraps it, which hides its signature."""
+    """Return whether a model's `call` has an argument `training`. Keras wraps `call`, which hides its signature."""
     return bool(model._call_has_training_arg)
 
 
@@ -274,7 +280,10 @@ def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.T
 
 
 def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
-    """Return "max" or "min" for the better values of a metric, as in Keras's EarlyStopping; None if it is unknown."""
+    """Return "max" if larger values of a metric are better, "min" if smaller ones are; None if this is unknown.
+
+    Keras's EarlyStopping decides in the same way.
+    """
     modes: dict[str | None, Literal["max", "min"]] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))
 
@@ -282,7 +291,7 @@ def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
 def wrapped_by(judging: keras.Loss | keras.Metric | Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the function that a loss or metric wraps; None if it wraps none, or is a function itself.
 
-    The attribute of a metric is private.
+    The attribute in which a metric keeps this function is private.
     """
     return getattr(judging, "fn", getattr(judging, "_fn", None))
 

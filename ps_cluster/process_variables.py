@@ -14,7 +14,7 @@ from pathlib import Path
 TF_CONFIG = "TF_CONFIG"  # the cluster, and which of its tasks this process is; users and schedulers set it too
 LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # the pid of the launcher of a task; the task ends when this launcher ends
 CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the pid of the program that started a command; the command ends with the program
-LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, which rows contain; unset in a task started by hand
+LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, which rows contain; unset in a task that was started by hand
 LOG_FORMAT = "PS_CLUSTER_LOG_FORMAT"  # the name of the format of log lines (runs/logs.py)
 LOG_TASK = "PS_CLUSTER_LOG_TASK"  # the name of the process in log lines, e.g. "worker-1"
 TRUSTED_FILES = "PS_CLUSTER_CODE"  # the files of code that may be run, one per line (config/user_code.py)

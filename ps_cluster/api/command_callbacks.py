@@ -69,7 +69,7 @@ def _errors_of(reference: user_code.Reference, run: RunDir) -> Iterator[None]:
     except (UserError, RunFailed):
         raise
     except Exception as error:
-        where = f"; {error.__notes__[-1]}" if getattr(error, "__notes__", None) else ""
+        where = f"; {error.__notes__[-1]}" if getattr(error, "__notes__", None) else "."
         raise RunFailed(
             f"{_OPTION}: '{reference}' raised {type(error).__name__}: {one_line(str(error), 300)}{where} The run directory "
             f"is '{run.root}'"

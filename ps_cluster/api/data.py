@@ -1,4 +1,4 @@
-"""Pack the arrays that a script holds, so that the processes of a run can map them.
+"""Pack the arrays that a script holds, so that the processes of a run can memory-map them.
 
 The name of the packed folder depends on the content. So the same arrays are packed only once, and different arrays
 never share a folder.
@@ -37,7 +37,9 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
     is_named = isinstance(data, str | os.PathLike)
     for key in ("data.dataset",) if is_named else ("data.dataset", "data.data_dir"):
         if values.get(key) is not None:
-            raise UserError(f"{key}: got '{values[key]}', but the data are an argument too: leave one of them out")
+            raise UserError(
+                f"{key}: got '{values[key]}', but the argument data chooses the data too: leave one of them out"
+            )
     if is_named:
         return {**values, "data.dataset": os.fspath(data)}
     settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data

@@ -41,8 +41,8 @@ class FitHistory:
     """The outcome of `fit`, with the attributes of the History that `Model.fit` returns.
 
     Attributes:
-      history: name of a log → its value at the end of each epoch.
-      epoch: the numbers of these epochs, from 0 or `initial_epoch`.
+      history: the values of each log at the ends of the epochs, by the name of the log.
+      epoch: the numbers of these epochs. The first number is `initial_epoch`.
       params: the parameters that the callbacks were given.
       model: the model that was trained.
       result: the run, with its directory, its ledger and its best model.
@@ -211,9 +211,9 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether numeric targets are values to predict, not classes, as the loss shows.
+    """Return whether numeric targets are values to predict (a regression) instead of classes. The loss decides this.
 
-    If the loss is the user's own function, they are values if they have the shape of the model's output.
+    If the loss is the user's own function, the targets are values if they have the shape of the model's output.
     """
     targets = train.y
     if isinstance(targets, Mapping) or targets.dtype.kind not in "iuf" or np.isin(targets, (0, 1)).all():
@@ -240,9 +240,10 @@ def _whole(name: str, value: object, least: int = 1) -> int:
 
 
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
-    """Return the logs of an epoch that the run does not report, measured on some examples.
+    """Return the logs of an epoch that the run does not report. They are measured on some of the examples.
 
-    These are the metrics of the training except the accuracy and, if there are several outputs, the loss of each output.
+    These are the metrics of the training, without the accuracy. If the model has several outputs, there are also logs
+    of the loss of each output, for the training examples and for the validation examples.
     """
     outputs = train.y if isinstance(train.y, Mapping) and len(train.y) > 1 else {}
     reported = accuracy_names(model)

@@ -22,12 +22,12 @@ from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.notices import Notify
 
 BATCH_SIZE = 32  # as in Model.fit
-# Without validation data, this many training examples are the test examples, which a data set needs; nothing uses
-# their score.
+# A data set needs test examples. Without validation data, this many training examples are its test examples. Nothing
+# uses their score.
 USED_WITHOUT_VALIDATION = 100
 
 Arrays: TypeAlias = np.ndarray | dict[str, np.ndarray]
-"""An array [N, ...], or several by the names of the model's inputs or outputs."""
+"""An array [N, ...], or a dictionary of arrays by the names of the model's inputs or outputs."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
         raise UserError(f"validation_split: got {share}: give a share between 0 and 1")
     first = int(len(train) * (1 - share))
     if not 0 < first < len(train):
-        raise UserError(f"validation_split: {share} of {len(train):,} examples leaves none on one side")
+        raise UserError(
+            f"validation_split: {share} of {len(train):,} examples leaves no example to train on, or none to score"
+        )
     return train.part(0, first), train.part(first, None)
 
 
@@ -175,8 +177,9 @@ class _Stream(NamedTuple):
     """A stream of batches.
 
     Attributes:
-      is_one_pass: whether it has each example once. Any other stream may repeat its examples, and does not say so.
-      is_endless: whether it has no end, or may have none.
+      is_one_pass: whether the stream has each example exactly once. Any other stream may repeat its examples,
+        which can't be known in advance.
+      is_endless: whether the stream has no end, or may have none.
     """
 
     batches: Iterable[Any]
@@ -209,12 +212,13 @@ def _written(
 ) -> tuple[Examples, int]:
     """Write the examples of a stream to files. Return them, and the number of examples in the first batch.
 
-    With `steps`, all batches that the epochs need are read from a stream of one pass, as far as it has them. From any other
-    stream only the `steps` batches of one epoch are read, because it may repeat its examples.
+    If `steps` is given, a stream that has each example once is read until there are enough batches for all epochs, or
+    until it ends. From any other stream, only the `steps` batches of one epoch are read, because it may repeat its
+    examples.
     """
     if y is not None or weight is not None:
         raise UserError(
-            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to contain it"
+            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream: put this array into its batches instead"
         )
     if steps is None and stream.is_endless:
         raise UserError(f"{what}: the stream may have no end: give {_steps_argument(what)}")
@@ -256,7 +260,7 @@ def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) ->
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
-    """Return an array [N, ...]. Raises UserError, which names the value, if it can't become one."""
+    """Return an array [N, ...]. Raises UserError, with the name of the value, if it can't become an array."""
     try:
         return np.asarray(checked_rows(name, value))
     except Malformed as error:
@@ -264,7 +268,10 @@ def _as_array(name: str, value: Any) -> np.ndarray:
 
 
 def _of_frame(what: str, frame: Any) -> np.ndarray:
-    """Return the numbers of a pandas frame, float32 [N, columns], as Keras takes them."""
+    """Return the numbers of a pandas frame, [N, columns], or of one of its columns, [N], as Keras takes them.
+
+    They are integers if all columns contain integers, else float32.
+    """
     kinds = frame.dtypes.items() if hasattr(frame, "columns") else [(frame.name, frame.dtype)]
     for name, dtype in kinds:
         if getattr(dtype, "kind", "O") not in "iufb":

@@ -41,7 +41,7 @@ _SET_THE_SCHEDULE = (
 _REFUSED: dict[type[keras.callbacks.Callback], str] = {
     keras.callbacks.LearningRateScheduler: _SET_THE_SCHEDULE,
     keras.callbacks.ReduceLROnPlateau: _SET_THE_SCHEDULE,
-    keras.callbacks.BackupAndRestore: "every run saves its state by itself, and train(resume=RUN_DIR) continues it",
+    keras.callbacks.BackupAndRestore: "every run saves its state automatically, and train(resume=RUN_DIR) continues it",
     keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every_updates': 5} keeps "
     "slow weights on the parameter server",
 }
@@ -53,9 +53,10 @@ def metric_names(model: keras.Model) -> set[str]:
 
 
 def accuracy_names(model: keras.Model) -> set[str]:
-    """Return the names of the metrics that a model was compiled with whose value is the accuracy that each update reports.
+    """Return the names of those metrics of a compiled model whose value is the accuracy that each update reports.
 
-    Other accuracies, such as one with a threshold or among the five best classes, are only called so.
+    Other metrics that Keras calls an accuracy, e.g. with another threshold or among the five best classes, have other
+    values.
     """
     outputs = getattr(model, "outputs", None) or []
     is_binary = [tuple(one.shape[1:]) for one in outputs] == [(1,)]
@@ -113,7 +114,10 @@ def _acts_within_an_epoch(callback: keras.callbacks.Callback) -> str:
 
 
 def _is_of_user(callback: keras.callbacks.Callback, method: str) -> bool:
-    """Return whether a method of a callback is not that of Keras or of a tracker."""
+    """Return whether a callback's method was written by the user.
+
+    Otherwise it is inherited from Keras or from an experiment tracker (wandb or mlflow).
+    """
     if method in vars(callback):  # as LambdaCallback does
         return True
     owner = next((kind for kind in type(callback).__mro__ if method in vars(kind)), keras.callbacks.Callback)
@@ -149,9 +153,9 @@ class EpochReader:
 
         Args:
           examples: the number of examples of an epoch.
-          examples_per_update: the examples of an update. An epoch may end up to half an update before `examples`, or up to
-            half an epoch if an update is longer than an epoch.
-          scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
+          examples_per_update: the number of examples of an update. An epoch also counts as complete if it lacks up to
+            half an update; if an update is longer than an epoch, it may lack up to half an epoch.
+          scored: whether an epoch ends when it is scored. Without an evaluator it ends when its checkpoint is written.
           metric: the metric that each update reports, "accuracy" or "error".
           checkpoint_every: the number of epochs between two checkpoints; None if the run may leave out checkpoints.
         """
@@ -234,13 +238,14 @@ class CallbackCaller:
         extra_logs: Callable[[], Mapping[str, float]] = dict,
         logs_of_fit: bool = True,
     ):
-        """Create a caller, and give the model to the callbacks.
+        """Create a caller of callbacks, and give the model to the callbacks.
 
         Args:
           epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
           first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
           extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
-          logs_of_fit: whether to leave out the run's own metric if the model was not compiled with it, as Keras does.
+          logs_of_fit: whether callbacks get only the logs that `fit` would give them. If true, the run's metric
+            (`accuracy` or `error`) is left out unless the model was compiled with it.
         """
         self._model, self._first_epoch, self._extra_logs = model, first_epoch, extra_logs
         self._callbacks = keras.callbacks.CallbackList(
@@ -275,8 +280,8 @@ class CallbackCaller:
         if first <= last:
             which = f"epoch {first + 1} is" if first == last else f"epochs {first + 1} to {last + 1} are"
             print_line(
-                f"callbacks: {which} left out, because no checkpoint was left when they were called: they are slower than the "
-                "training, so set checkpoints.keep to a larger number"
+                f"callbacks: {which} left out, because the checkpoint was deleted before the callbacks could be called: they "
+                "are slower than the training, so set checkpoints.keep to a larger number"
             )
         if not is_there:
             return False

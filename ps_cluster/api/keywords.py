@@ -109,14 +109,15 @@ _OF_KERAS = {
     "x": "give the data as data=(x_train, y_train)",
     "y": "give the data as data=(x_train, y_train)",
     "sample_weight": "give weights with the data: data={'x_train': …, 'y_train': …, 'weight_train': …}",
-    "class_weight": "settings={'training.class_weights': {'name of a class': 2.0}}",
+    "class_weight": "give settings={'training.class_weights': {'name of a class': 2.0}}",
     "loss": "compile() the model in your function with this loss",
     "metrics": "compile() the model in your function with these metrics",
-    "lr": "the name here is learning_rate",
+    "lr": "here the argument is called learning_rate",
     "steps_per_epoch": "steps=… is the number of all updates; an epoch is one pass over the training examples",
     "initial_epoch": "resume=RUN_DIR continues an earlier run",
     "shuffle": "examples are always shuffled; seed=… decides the order",
-    "verbose": "the program that trains prints the lines; contextlib.redirect_stdout redirects them",
+    "verbose": "training runs in a separate program, and its progress lines are always printed; use "
+    "contextlib.redirect_stdout to redirect them",
 }
 
 
@@ -149,7 +150,7 @@ def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
         folder = Path(path)
         check_folder(folder)
     except (TypeError, Malformed) as error:
-        why = "is no path" if isinstance(error, TypeError) else error
+        why = "is not a path" if isinstance(error, TypeError) else error
         raise UserError(f"{keyword}: {one_line(repr(path), 100)} {why}: give a folder that can be written") from None
     return folder
 

@@ -62,7 +62,8 @@ class Listener:
         """Do nothing, because all rows have been handed over."""
 
     def _calls(self) -> list[Callable[[], object]]:
-        # Rows that are written while the two files are read wait for the next look, because an earlier row may be missing.
+        # Rows that are written while the two files are read wait for the next call, because the file that was read
+        # first may have got an earlier row meanwhile.
         until, found = time.time(), self._later
         rows, on_progress = self._progress
         if on_progress:

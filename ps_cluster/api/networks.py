@@ -42,7 +42,7 @@ def write_network(model: Any, folder: Path) -> str:
 
 
 def _write_function(function: Any, folder: Path, name: str, *, described_by: Any, what: str) -> str:
-    """Pickle a function by value. Return its name in settings. `described_by`: the object that decides the file name."""
+    """Pickle a function by value. Return its name in settings. The file name depends on the object `described_by`."""
     try:
         with contextlib.ExitStack() as stack:
             # In a child of multiprocessing the script is not `__main__`, and only `__main__` is pickled by value.
@@ -65,7 +65,7 @@ def name_of(model: object) -> str:
 
 
 def _write_model(model: Any, folder: Path) -> str:
-    """Write a Keras model to a file that Keras alone can read, or else to a file that also has the caller's code."""
+    """Write a Keras model to a file. If the model needs the caller's code, the file contains this code too."""
     from ps_cluster.models.by_value import by_value, own_objects
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _write_model(model: Any, folder: Path) -> str:
         raise UserError(
             f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
         ) from error
-    with zipfile.ZipFile(file) as archive:  # other parts of the file, e.g. times and addresses, may differ
+    with zipfile.ZipFile(file) as archive:  # other parts, e.g. times, differ between equal models
         layers = re.sub(rb'"shared_object_id": \d+', b"", archive.read("config.json"))
     weights = (f"{one.dtype} {one.shape}".encode() + one.tobytes() for one in map(np.asarray, model.get_weights()))
     content = (layers, *weights)

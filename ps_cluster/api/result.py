@@ -37,8 +37,8 @@ class Result:
         """Open a run.
 
         Args:
-          code: the files of the code that built the network, which `model` may run, as with the option `--code`. None are
-            needed if all layers are Keras's, or if this process started the run.
+          code: the files of the code that built the network. The attribute `model` may then run them, as with the
+            option `--code`. No files are needed if all layers are Keras's, or if this process started the run.
 
         Raises:
           UserError: the folder is not a run directory, or its run has not ended.
@@ -49,7 +49,9 @@ class Result:
         try:
             self._summary = read_json(self._files.summary, Summary)
         except FileNotFoundError as error:
-            raise UserError(f"run directory '{run_dir}' has no {self._files.summary.name}: it has not ended") from error
+            raise UserError(
+                f"run directory '{run_dir}' has no {self._files.summary.name}: its run has not ended"
+            ) from error
 
     @property
     def run_dir(self) -> Path:

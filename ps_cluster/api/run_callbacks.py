@@ -1,4 +1,7 @@
-"""Follow a run with Keras callbacks. Open its data and model when the run trains, and call the callbacks each epoch."""
+"""Follow a run with Keras callbacks.
+
+When the run begins to train, its data and its model are opened. The callbacks are called at the end of each epoch.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import CallbacksRow
 from ps_cluster.runs.run_dir import RunDir
 
-# Checkpoints wait for the callbacks, as far as there is room (training/saver.py). This many are kept in any case, so
-# callbacks may be this many epochs behind the training, and still find the weights of their epoch.
+# Checkpoints are kept until the callbacks have read them, up to a total size (training/saver.py). This many are kept in
+# any case, so callbacks may be this many epochs behind the training, and still find the weights of their epoch.
 CHECKPOINTS_KEPT = 10
 
 
@@ -55,7 +58,7 @@ class RunCallbacks:
       examples: some of the caller's examples, with which the model's metrics are built. Keras decides by the shape of
         the targets which metric "accuracy" means, and the run may store one-hot targets as labels.
       passes: the length of an epoch, in passes over the training examples.
-      steps: the length of an epoch in batches, for callbacks; None: that of one pass.
+      steps: the number of batches of an epoch that callbacks see; None: the number of batches of one pass.
       first_epoch, verbose, extra_logs: as for `CallbackCaller`.
       say: called with each line about the data set.
     """
@@ -108,7 +111,7 @@ class RunCallbacks:
         )
 
     def _built_model(self) -> keras.Model:
-        """Return the model for the callbacks. Its built metrics tell Keras whether larger values are better."""
+        """Return the model for the callbacks. From its built metrics, Keras knows whether larger values are better."""
         spec, model = self._dataset.spec, self.model
         if self.examples is not None:
             evaluate(model, self.examples)
@@ -143,7 +146,7 @@ class RunCallbacks:
         append_row(self.run_dir.callbacks, CallbacksRow(step=step))
 
     def finish(self) -> None:
-        """Load the last weights into the model, call `on_train_end`, and remove checkpoints that waited for this."""
+        """Load the last weights into the model, call `on_train_end`, and remove checkpoints kept for the callbacks."""
         folder = self.run_dir.checkpoints
         if steps := checkpoints.steps(folder):
             self._caller.load(folder, max(steps))

@@ -79,7 +79,7 @@ def train(
         if given := [name for name, value in others.items() if value is not None]:
             raise UserError(
                 f"{given[0]}: a run is resumed with its own data and settings, in its own folder, and without Keras callbacks: "
-                "leave it out"
+                "leave this argument out"
             )
         return _resumed(Path(resume), model, options, on_progress, on_evaluation, command)
     values = keywords.values_of(options, settings)
@@ -176,7 +176,10 @@ def _resumed(
 
 
 def _code_to_resume(run: RunDir, model: Any) -> Path | None:
-    """Return the file with the code of the network, which the caller permits to run; None if no code is needed."""
+    """Return the file in the run directory that holds the network's code; None if the network needs no code.
+
+    By passing `model`, the caller allows this code to run.
+    """
     begun = flat(read_yaml(run.config)).get("model.name")
     code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
     if code is None and model is None:

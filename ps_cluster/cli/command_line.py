@@ -1,4 +1,4 @@
-"""Define commands with one-line errors and grouped help. For quick help, import few modules."""
+"""Define commands with one-line errors and grouped help. This module imports few others, so that help is quick."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ class OneValue(click.Option):
         return record[0], f"{record[1]} {self.type.choices(explained=bool(ctx.meta.get(_ALL)))}"
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Return default and range. The range of a setting is shown only by --help-all, because the page of settings has it."""
+        """Return the default and the range. For settings, only --help-all shows the range."""
         extra = super().get_help_extra(ctx)
         if self.group in OF_SETTINGS and not ctx.meta.get(_ALL):
             extra.pop("range", None)
         return extra
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let click's parser collect all values of the option. By itself it would keep only the last one."""
+        """Let click's parser collect all values of the option. Otherwise it would keep only the last one."""
         multiple, self.multiple = self.multiple, True
         super().add_to_parser(parser, ctx)
         self.multiple = multiple

@@ -206,7 +206,7 @@ trusted_code = option(
     help="Allow this Python file to be run if a run directory names it; repeatable.",
 )  # fmt: skip
 tensorboard_option = option(
-    "--tensorboard", is_flag=True, group=OUTPUT, help="Run TensorBoard beside the training, and print the link to it."
+    "--tensorboard", is_flag=True, group=OUTPUT, help="Run TensorBoard during the training, and print the link to it."
 )
 
 
@@ -229,11 +229,14 @@ class GivenSettings:
         return replace(self, values={**self.values, **more})
 
     def overrides(self) -> dict[str, Any]:
-        """Return the settings of --set and of the options, which win, by dotted key. Raises UserError for bad input."""
+        """Return the settings of --set and of the options by dotted key. Options take precedence. Raises UserError."""
         return _assigned(self.assignments) | settings_of(self.values)
 
     def overrides_of_all(self) -> dict[str, Any]:
-        """Return the environment's settings and the `overrides`, which win. For commands that start several runs."""
+        """Return the environment's settings and the `overrides`, which take precedence.
+
+        Commands that start several runs use this.
+        """
         return joined([settings_of_environment(os.environ), self.overrides()])
 
     def resolved(self, size: NamedLayer | None = None) -> Resolved:
@@ -328,7 +331,7 @@ log_format_option = option(
 
 def metrics_options(command: Body) -> Body:
     """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
-    where = "The address of --metrics-port. Everybody who can reach it can read the metrics."
+    where = "The address at which --metrics-port serves. Everybody who can reach it can read the metrics."
     add = option("--metrics-host", default="127.0.0.1", group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any free port."
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))

@@ -63,7 +63,7 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
     with locks.sole_use(run_dir.root, RUN_DIRECTORY, notify):
         if run_dir.alive.exists():
             locks.wait_for_sharers(run_dir.alive, f"run directory '{run_dir.root}'")
-        # Rename first: an interrupted removal must not look resumable.
+        # Rename first, so that an interrupted removal leaves nothing that looks like a run to resume.
         aside = run_dir.root.with_name(f".{run_dir.root.name}.{secrets.token_hex(8)}.removed")
         run_dir.root.rename(aside)
         shutil.rmtree(aside)

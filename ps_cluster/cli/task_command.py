@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     "--isolation",
     parameter_of(ISOLATION_KEY),
     metavar="interface=NAME",
-    help="Close this task's port to all other network interfaces, by a firewall rule that ends with the task.",
+    help="Accept connections to this task's port only through the network interface NAME, or from this machine. This is a "
+    "firewall rule that is removed when the task ends.",
 )
 @config_layers
 @metrics_options

@@ -50,7 +50,10 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class _PlainDigits(click.ParamType[Any]):
-    """A base class for types of numbers in plain digits, which `read` parses. It has to come before click's class."""
+    """A base class for types of numbers in plain digits, which `read` parses.
+
+    Among the bases of a type, it has to come before click's class.
+    """
 
     read: Callable[[str], Any]
 
@@ -104,7 +107,7 @@ class OneOf(click.Choice[str]):
     """A parameter type: one of some words. The error names the most similar word."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        return f"'{value:.200}': {did_you_mean(str(value), self.choices)}There are {', '.join(self.choices)}."
+        return f"'{value:.200}': {did_you_mean(str(value), self.choices)}Choose from {', '.join(self.choices)}."
 
 
 class Matching(click.ParamType[str]):

@@ -16,7 +16,7 @@ from ps_cluster.report.terminal import FOLD, ColumnOptions, Output, SafeConsole,
 Prediction = TypeVar("Prediction")
 GivenPrediction = TypeVar("GivenPrediction", contravariant=True)
 Cell: TypeAlias = str | float | None
-"""A value of a CSV file, which is empty for None."""
+"""A value in a CSV file. None is written as an empty value."""
 Rows: TypeAlias = Iterable[tuple[str, Prediction]]
 """The name and the prediction of each example."""
 Stream: TypeAlias = IO[str] | Output

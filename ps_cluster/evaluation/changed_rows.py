@@ -1,4 +1,4 @@
-"""Write the rows of embedding tables that have changed since a step, for a program that serves while a run trains.
+"""Write the rows of embedding tables that have changed since a step, for programs that already serve the model.
 
 Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
 a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.
@@ -36,7 +36,7 @@ class TablePlace:
     width: int
 
     def values(self, checkpoint: Checkpoint) -> np.ndarray:
-        """Return this table's rows in a checkpoint, float32 [rows, width]. Raises UserError if they are not in it."""
+        """Return this table's rows in a checkpoint, float32 [rows, width]. Raises UserError if it lacks them."""
         found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
         if len(found) < self.rows * self.width:
             raise UserError(
@@ -46,9 +46,9 @@ class TablePlace:
 
 
 def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | None, notify: Notify) -> None:
-    """Write the rows that have changed since a step to an .npz file, which appears whole or not at all.
+    """Write the rows of embedding tables that have changed since a step to an .npz file, in one piece or not at all.
 
-    For each table NAME it contains `NAME.ids`, int64 [n], ascending, and `NAME.rows`, float32 [n, width]. It also
+    For each table NAME the file contains `NAME.ids`, int64 [n], ascending, and `NAME.rows`, float32 [n, width]. It also
     contains `step`, int64 [], the step of the rows, and `since`, int64 [], the step of the checkpoint that they are
     compared with.
 
@@ -87,9 +87,9 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
     kept = checkpoints.by_step(folder)
     earlier = [step for step in kept if step <= since]
     if not earlier:
-        there = f"the oldest is of step {min(kept):,}" if kept else "there is none"
+        there = f"the oldest is of step {min(kept):,}" if kept else "there is no checkpoint"
         raise UserError(
-            f"--changed-since: got {since}: no checkpoint of this step or an earlier one is kept, {there}: export the "
+            f"--changed-since: got {since}: no checkpoint of this step or an earlier one is kept ({there}): export the "
             "whole model, and set checkpoints.keep to keep more"
         )
     after = checkpoints.load(kept[max(kept)])
@@ -118,7 +118,7 @@ def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePla
 
 
 def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of a table's rows that differ, int64 [n], and their values in `after`, float32 [n, width]."""
+    """Return the indices of the table's rows that differ, int64 [n], and these rows in `after`, float32 [n, width]."""
     values = place.values(after)
     ids = np.flatnonzero((place.values(before) != values).any(axis=1))
     return ids, values[ids]

@@ -24,7 +24,7 @@ class CheckpointFolder:
 
     @classmethod
     def of(cls, directory: Path) -> CheckpointFolder:
-        """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or any folder of them.
+        """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or any folder with some.
 
         Raises:
           UserError: the path is a file, or a folder of other things without checkpoints, so waiting would not help.

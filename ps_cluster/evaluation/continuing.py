@@ -23,7 +23,7 @@ PROMPT = "the prompt"
 
 
 class TextFormatter:
-    """Converts the bytes that continue a text to text, for the functions that write the output of `predict`."""
+    """Decodes the bytes that continue a text, for the functions that write the output of `predict`."""
 
     columns = headings = ["text"]
 
@@ -72,7 +72,10 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield the bytes that continue a text, one at a time. Zeros fill the window. They do not affect earlier scores."""
+    """Yield the bytes that continue a text, one at a time.
+
+    Zeros fill the rest of the network's window. They do not affect the scores before them.
+    """
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]

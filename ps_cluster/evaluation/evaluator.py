@@ -106,7 +106,9 @@ class _Evaluator:
         while (step := self._newest_step()) is not None and (checkpoint := self._load(step)) is None:
             pass
         if step is None or checkpoint is None:
-            raise UserError(f"{self._folder.describe_lack()}: train first, or name another with --checkpoint-dir")
+            raise UserError(
+                f"{self._folder.describe_lack()}: train first, or name another folder with --checkpoint-dir"
+            )
         self._report_skipped(step, self._records.steps())
         self._score(checkpoint, augmented=self._folder.config(checkpoint).evaluation.augment_last)
         while self._recompute_one():
@@ -159,11 +161,13 @@ class _Evaluator:
         try:
             row = self._recomputation.next()
         except OSError as error:
-            self._notify(DISK_REFUSES(f"no updates are computed again: {error}"))
+            self._notify(DISK_REFUSES(f"sampled updates are no longer computed again for the proof: {error}"))
             self._recomputation_off = True
             return False
         for problem in row.problems if row else ():
-            self._notify(UPDATE_DISAGREES(f"an update was computed again, and it disagrees: {problem}"))
+            self._notify(
+                UPDATE_DISAGREES(f"an update was computed again, and the result disagrees with the run: {problem}")
+            )
         return row is not None
 
     def _folder_has_changed(self) -> bool:
@@ -201,7 +205,10 @@ class _Evaluator:
         self._skipped.update(older)
         if older:
             named = ", ".join(f"{one:,}" for one in older)
-            self._notify(f"not scored, because step {step:,} is newer: step{'s' * (len(older) > 1)} {named}")
+            self._notify(
+                f"the checkpoint{'s' * (len(older) > 1)} of step{'s' * (len(older) > 1)} {named} will not be scored, because "
+                f"the checkpoint of step {step:,} is newer"
+            )
 
     def _newest_step(self) -> int | None:
         return max(self._readable_steps(), default=None)

@@ -28,7 +28,12 @@ BATCH_SIZE = 64
 
 
 class NamedExamples(NamedTuple):
-    """A batch of examples. `names`: a name for each example. `inputs`: name of an input → raw examples [B, ...]."""
+    """A batch of examples.
+
+    Attributes:
+      names: a name for each example.
+      inputs: the raw examples, [B, ...], of each input, by the name of the input.
+    """
 
     names: list[str]
     inputs: dict[str, np.ndarray]
@@ -83,7 +88,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
 
 
 def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[NamedExamples]:
-    """Yield all examples of files and folders in batches, in their order. A folder's images are sorted by name.
+    """Yield all examples of files and folders in batches, in the order of `paths`. A folder is sorted by name.
 
     Args:
       skip_bad: skip and report images that can't be read.
@@ -150,7 +155,10 @@ def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, n
         raise Malformed(f"there is no array '{missing[0]}', only {there}: save all inputs by name with numpy.savez")
     arrays = {name: _fitting_rows(name, found[name], field) for name, field in spec.inputs.items()}
     if len({len(rows) for rows in arrays.values()}) > 1:
-        raise Malformed(f"the arrays have {', '.join(f'{len(rows)} rows of {name}' for name, rows in arrays.items())}")
+        raise Malformed(
+            "the arrays have different numbers of rows: "
+            f"{', '.join(f'{len(rows)} rows of {name}' for name, rows in arrays.items())}"
+        )
     return arrays
 
 

@@ -53,7 +53,7 @@ class ExportReport(Row):
 
     Attributes:
       inputs: the inputs of all exported files; if the data set is a table, of the files that take encoded columns.
-      columns: how the table was encoded. If the data set is no table, this field and the next two are None, and
+      columns: how the table was encoded. If the data set is not a table, this field and the next two are None, and
         export.json does not have them.
       raw_inputs: the inputs of the exported files that take the table's rows as they are.
       take_raw_rows: the formats of these files.
@@ -102,7 +102,7 @@ def export(
         exported = Exported(run, original.model)
         for one in formats:
             encoded = exported.encoding is not None and not one.takes_raw_rows
-            form = f": it takes the table's columns encoded, as {REPORT} says" if encoded else ""
+            form = f": it takes encoded columns of the table; {REPORT} describes the encoding" if encoded else ""
             notify(f"writing {one.title}{form}")
             _convert(one, "written", one.write, exported, folder / one.file)
         count = len(spaced(run.dataset.test_examples, check_examples))
@@ -123,7 +123,10 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[CheckedModel]:
-    """Compare all files with the original. Return rows for the original (in float32, as trained) and for each file."""
+    """Compare all files with the original. Return a row for each file.
+
+    Before them come two rows for the original: in float32, and in the precision of the training.
+    """
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"

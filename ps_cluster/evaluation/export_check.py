@@ -31,7 +31,7 @@ class ExportCheck:
 def compare(
     dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
 ) -> dict[str, ExportCheck]:
-    """Compare models with the original on at most `most` test examples, evenly spaced. Return name → results."""
+    """Compare models with the original on at most `most` test examples, evenly spaced. Return the results by name."""
     objective = OBJECTIVES[dataset.spec.objective]
     sums = {name: np.zeros(3) for name in others}  # the sums of metrics, equal decisions and mean differences
     largest = dict.fromkeys(others, 0.0)

@@ -45,7 +45,7 @@ class TrainedRun:
           needs_examples: if False, the form of an example in the run directory is enough, and the data set may be gone.
 
         Raises:
-          UserError: `root` is no run directory, the run has no model, or its data set can't be found.
+          UserError: `root` is not a run directory, the run has no model, or its data set can't be found.
         """
         if root is None:
             models = [file for file in RUNS.glob("*/best/model.keras") if file.is_file()]

@@ -22,5 +22,5 @@ def prediction_graph(model: keras.Model, spec: ExampleSpec) -> tf.types.experime
 
 
 def signature_of(spec: ExampleSpec) -> dict[str, tf.TensorSpec]:
-    """Return name → shape and dtype of each raw input, for any number of examples."""
+    """Return the shape and dtype of each raw input, for any number of examples, by the input's name."""
     return {name: tf.TensorSpec([None, *field.shape], field.dtype, name) for name, field in spec.inputs.items()}

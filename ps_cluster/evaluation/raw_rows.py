@@ -10,9 +10,9 @@ from ps_cluster.config.lazy import keras
 from ps_cluster.runs.dataset_rows import TableEncoding
 
 Inputs = Mapping[str, np.ndarray]
-"""Name of an input → raw examples [B, ...]."""
+"""The raw examples of each input, [B, ...], by the name of the input."""
 Predictions = Callable[[Inputs], np.ndarray]
-"""Raw examples → predictions, [B, outputs]."""
+"""A function that takes raw examples, and returns predictions, [B, outputs]."""
 
 NUMBERS, CATEGORIES, TEXTS = "numbers", "categories", "texts"
 RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string", TEXTS: "string"}
@@ -22,9 +22,9 @@ NO_CATEGORY = "\ufffe"  # a text that no column contains, because U+FFFE is not 
 def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
     """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
-    The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n]. The
-    model lacks an input for which the table has no columns. Columns are in the order of the encoding. A missing number
-    is NaN. All layers are Keras's own, so the file loads without this package.
+    The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n]. If
+    the table has no columns for an input, the model does not have this input. Columns are in the order of the encoding.
+    A missing number is NaN. All layers are Keras's own, so the file loads without this package.
     """
     from ps_cluster.models.flat import as_arguments
 

@@ -24,12 +24,13 @@ def recall_at(
     relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except
     those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
     score is not lower. So if a network gives more than k items the same score, none of these items is found,
-    whatever their order. The mean is over users with a held-out item that is not known, and each counts once. If there
-    are more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by
-    their keys.
+    whatever their order. The mean is over the users who have a held-out item that is not known, and each user counts
+    once. If there are more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken,
+    spread evenly by their keys.
 
     Args:
-      scores_of: pairs int64 [n, 2] of a user and an item → scores float [n]; NaN ranks an item last.
+      scores_of: takes pairs of a user and an item, int64 [n, 2], and returns their scores, float [n]. An item with the
+        score NaN is ranked last.
       items: int64 [I], the items that are ranked, ascending and distinct.
       known: int64 [N, 2], the pairs that were trained on, in the order of `by_user`.
       held_out: int64 [M, 2], the pairs to be found. `items` contains all items of `known` and `held_out`.
@@ -78,7 +79,8 @@ class Recall:
         """Create an object that computes recall@k on a data set.
 
         Args:
-          outputs: inputs by name → the network's outputs, float32 [n, 1], or [n, 2] for the scores of two classes.
+          outputs: takes inputs by name, and returns the network's outputs, float32 [n, 1], or [n, 2] for the scores of
+            two classes.
         """
         self.k = k
         self._dataset, self._outputs = dataset, outputs

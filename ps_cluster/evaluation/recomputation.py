@@ -48,16 +48,16 @@ GRADIENT_TOLERANCE = {"float32": 0.01, "bfloat16": 0.1}
 # If the error is larger, plain Keras also computes the gradient in bfloat16. The received gradient may deviate from the
 # float32 gradient TIMES_ROUNDING times as much as this bfloat16 gradient does.
 TIMES_ROUNDING = 3.0
-# The largest relative error of the distance that the weights move in a period of local steps. In bfloat16, with an
-# optimizer that divides by the size of the gradient, small differences grow from step to step. So only the rough
-# direction can be compared. An optimizer that makes steps orthogonal enlarges the small differences between two gradients
-# up to 500 times, also in float32.
+# The largest relative error of the change of the weights in a period of local steps. In bfloat16, with an optimizer
+# that divides by the size of the gradient, small differences grow from step to step. So it is only checked that the
+# weights moved in roughly the same direction. An optimizer that makes steps orthogonal enlarges the small differences
+# between two gradients up to 500 times, also in float32.
 PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
 PERIOD_TOLERANCE_OF_MATRICES = 0.5
 # The largest relative error of fresh statistics: first that of a step, then that of a period of local steps.
 STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
 PERIOD_STATISTICS_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
-STEP_TOLERANCE = 1e-3  # relative to the length of an update's step; TensorFlow's kernels compute in float32
+STEP_TOLERANCE = 1e-3  # relative to the norm of the change by an update; TensorFlow's kernels compute in float32
 ROUNDING = 2.0**-22  # relative error of a float32 value after a few operations
 _MOST_ROUNDED_DIFFERENTLY = 0.01  # the largest share of weights that may be rounded to the neighbouring value
 _ALWAYS_ALLOWED = 1e-9  # an absolute error that is always allowed
@@ -231,13 +231,16 @@ class Recomputation:
             )
         differ = self.differing_weights(shard)
         tolerance = _MOST_ROUNDED_DIFFERENTLY if set(shard.at_pull) - {"weights"} else 0.0
-        problem = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
+        problem = (
+            f"{differ:.1%} of the weights{where} that the worker got differ from those of the version that it pulled"
+        )
         findings.note("given weights", differ, tolerance, problem)
         rows = shard.rows_at_pull
         given_rows = shard.given[len(shard.given) - len(rows) :]
         differ = int(np.sum(_in_dtype(rows, self._config.wire) != given_rows))
         problem = (
-            f"{differ:,} numbers in rows of tables{where} that the worker was given were not those of that version"
+            f"{differ:,} numbers in rows of tables{where} that the worker got differ from those of the version that it "
+            "pulled"
         )
         findings.note("given weights", differ, 0.0, problem)
 
@@ -256,7 +259,7 @@ class Recomputation:
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
         """Compare the change of weights and slots by an update with the change that its equations give."""
-        # With local steps the workers have the matrices.
+        # With local steps, the workers apply the rule that needs whole matrices.
         needed = () if self._mode.promise.takes_local_steps else self._steps.matrices
         shard, matrices = without_cut_matrices(sample.shards[index], needed)
         if any(matrix.size > LARGEST_MATRIX for matrix in needed):
@@ -277,7 +280,7 @@ class Recomputation:
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest allowed error of the change by an update, relative to the length of the change."""
+        """The largest allowed error of the change by an update, relative to the norm of the change."""
         return STEP_TOLERANCE + 2.0**-23 / (1 - self._config.optimizer.slowest_decay)
 
     def _after_update(
@@ -338,10 +341,11 @@ class Recomputation:
 
 
 def without_cut_matrices(shard: SampledShard, matrices: Sequence[Matrix]) -> tuple[SampledShard, list[Matrix]]:
-    """Return a sampled shard without the positions in matrices that are sampled only in part, and all other matrices.
+    """Return a sampled shard without the values of matrices that are sampled only in part, and the whole matrices.
 
     Args:
-      matrices: positions in the vector of the network. Those that are returned are positions among the sampled values.
+      matrices: matrices of the network, with their positions in the vector of the network. The returned matrices have
+        their positions among the sampled values.
     """
     positions = shard.positions
     is_kept, whole = np.ones(len(positions), bool), list[tuple[int, Matrix]]()
@@ -399,11 +403,11 @@ def _norm(vector: np.ndarray) -> float:
 
 
 def _difference_text(found: np.ndarray, expected: np.ndarray) -> str:
-    """Describe how two vectors differ in length and direction."""
+    """Describe how two vectors differ in norm and direction."""
     if not (length := _norm(expected)):
-        return f"its length is {_norm(found):.3g}, where it has to be 0"
+        return f"its norm is {_norm(found):.3g} instead of 0"
     if not _norm(found):
-        return f"it is 0, where its length has to be {length:.3g}"
+        return f"its norm is 0 instead of {length:.3g}"
     cosine = float(found @ expected) / (_norm(found) * length)
     angle = math.degrees(math.acos(min(1.0, max(-1.0, cosine))))
-    return f"{_norm(found) / length:.3f} times as long, and turned by {angle:.1f} degrees"
+    return f"its norm is {_norm(found) / length:.3f} times as large, and its direction differs by {angle:.1f} degrees"

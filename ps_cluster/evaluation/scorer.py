@@ -54,7 +54,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
 
 
 def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the form of a run's examples; if `data_dir` is given or the form was not saved, the data set itself."""
+    """Return the form of a run's examples, or, if `data_dir` is given or no form was saved, the data set itself."""
     if data_dir is None:
         with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
             return load_form(run_dir.examples)
@@ -140,7 +140,9 @@ class Scorer:
         )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
-        """Score all test and held-out examples once; with `augmented` also the test examples over their views.
+        """Score all test and held-out examples.
+
+        With `augmented`, the mean prediction over views of each test example is scored too.
 
         Raises:
           UserError: the checkpoint belongs to another network.
@@ -160,7 +162,7 @@ class Scorer:
         metric, loss, kept = self._means(split, self._sums, self._dataset.spec)
         further = self._further.take_results()
         if loss is None:
-            further = {}  # these metrics are wrong, because they take probabilities that are NaN for 0
+            further = {}  # these metrics are wrong, because they treat a probability that is NaN as 0
         elif (name := self._config.evaluation.recall_name) and (recall := self._recall.of(split)) is not None:
             further[name] = recall
         return SplitScores(metric, loss, further, self._compiled.take_results()), kept
@@ -222,7 +224,7 @@ class Scorer:
 
     @property
     def variables(self) -> dict[str, int]:
-        """Path → size of each variable, in the order of the flat vector of weights."""
+        """The size of each variable, by its path, in the order of the flat vector of weights."""
         from ps_cluster.models.flat import FlatLayout
 
         layout = FlatLayout.of(self._saved.trainable_variables)
@@ -311,7 +313,7 @@ def _floats(output: tf.Tensor) -> tf.Tensor:
 
 
 class BatchSums(NamedTuple):
-    """The sums of metrics and losses over a batch, float32 [], and the arrays that the judge keeps: name → [B, ...].
+    """The sums of metrics and losses over a batch, float32 [], and the arrays that the judge keeps, [B, ...], by name.
 
     `compared`: truth and prediction for the further metrics (`Judge.compared`); None if there are no further metrics.
     """
@@ -323,7 +325,8 @@ class BatchSums(NamedTuple):
 
 
 SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
-"""Takes the inputs and packed targets of a batch, named as in `fields_of`, [B, ...] each; returns their sums."""
+"""A function that takes the inputs and packed targets of a batch, [B, ...] each, by the names of `fields_of`. It
+returns the sums over the batch."""
 
 
 def _make_sums(

@@ -1,4 +1,4 @@
-"""End connections of this process to machines that have vanished or are silent, which TensorFlow never does by itself.
+"""End connections of this process to machines that have vanished or are silent. TensorFlow never ends such connections.
 
 TensorFlow sets no keepalive. A machine that loses its power or network closes no connection. So a request to it would
 wait for a quarter of an hour, or for ever if the data that was sent to it has already arrived. The system does not
@@ -22,7 +22,7 @@ _PROBES = 3
 
 
 def give_up_lost_connections(after_s: float) -> None:
-    """End all TCP connections of this process, now and later, whose other side sends nothing for `after_s` seconds."""
+    """From now on, end every TCP connection of this process whose other side sends nothing for `after_s` seconds."""
     threading.Thread(target=_watch, args=(after_s,), name="connections", daemon=True).start()
 
 

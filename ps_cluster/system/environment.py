@@ -16,7 +16,7 @@ from ps_cluster.system.run_processes import life_of
 
 _DEFAULTS = {  # unless the user has set them
     LEVEL: ERRORS_ONLY,
-    # By itself TensorFlow uses oneDNN only on processors with instructions for networks, such as AVX-512 VNNI (release
+    # By default TensorFlow uses oneDNN only on processors with instructions for networks, such as AVX-512 VNNI (release
     # notes of 2.9). It is faster with AVX2 alone too (docs/results.md).
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
@@ -30,7 +30,8 @@ _FIXED = {
     "KERAS_BACKEND": "tensorflow",
     "KERAS_NNX_ENABLED": "0",
     "TF_USE_LEGACY_KERAS": "0",
-    "TF_DETERMINISTIC_OPS": "0",  # with 1, TensorFlow refuses to read the time, which each ledger row has
+    # With 1, TensorFlow refuses operations that read the time, and each row of the ledger has a time.
+    "TF_DETERMINISTIC_OPS": "0",
 }
 _ON_GPUS = {
     # Else a task would reserve all memory of a GPU that tasks share. tf.distribute.Server ignores `set_memory_growth`.
@@ -39,12 +40,15 @@ _ON_GPUS = {
 # No TF32, unless the user has set it: with its ten bits the proof could not compare gradients.
 _ON_GPUS_BY_DEFAULT = {"NVIDIA_TF32_OVERRIDE": "0"}
 _YES = ("1", "true", "True")
-# Variable → the values that tasks can't follow (None: all but the one in `_FIXED`), and the reason.
+# For each variable: the values that tasks can't follow (None: all values except that in `_FIXED`), and the reason.
 _NOT_FOLLOWED: Mapping[str, tuple[Sequence[str] | None, str]] = {
     "KERAS_BACKEND": (None, "tasks compute with TensorFlow"),
     "KERAS_NNX_ENABLED": (_YES, "tasks compute with TensorFlow"),
     "TF_USE_LEGACY_KERAS": (_YES, "tasks use Keras 3"),
-    "TF_DETERMINISTIC_OPS": (_YES, "TensorFlow then refuses to read the time, which every step does"),
+    "TF_DETERMINISTIC_OPS": (
+        _YES,
+        "with it, TensorFlow refuses operations that read the time, and every training step reads the time",
+    ),
 }
 _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
 

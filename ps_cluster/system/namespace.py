@@ -32,7 +32,7 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
     # Inside, an administrator with only some capabilities loses the right to use other users' files.
     for folder, wanted in ((run_dir, os.R_OK | os.W_OK | os.X_OK), (data_dir, os.R_OK | os.X_OK)):
         if not os.access(folder, wanted):
-            raise PermissionError(f"'{folder}' could not be used inside")
+            raise PermissionError(f"tasks inside it could not use '{folder}'")
     _send(channel, [_own(kind) for kind in kinds])
 
 

@@ -57,7 +57,7 @@ def who_reaches(ports: str, setting: str) -> str:
     """Return a line that says who can reach `ports` (text such as "port 2222") if the isolation is `setting`."""
     if (interface := interface_of(setting)) is None:
         return f"not isolated: whoever reaches {ports} runs code as you, and nothing is encrypted: {_PAGE}"
-    return f"{ports}: only {interface} and your own processes on the same machine get in"
+    return f"{ports}: only connections through {interface} and from your own processes on the same machine are accepted"
 
 
 def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:

@@ -80,7 +80,7 @@ class TaskExit:
 class Supervisor:
     """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
-    It restarts nothing by itself. `poll` reports tasks that have ended, and the caller may call `start` again.
+    It does not restart tasks. `poll` reports tasks that have ended, and the caller may call `start` again.
 
     `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
@@ -92,7 +92,10 @@ class Supervisor:
         fork: Starter[StartedProcess] | None = None,
         machine: Machine = Machine(),
     ):
-        """Start no process yet. `fork` starts the tasks that fork; None: `popen` starts them too."""
+        """Create a supervisor without processes.
+
+        `fork` starts the tasks whose spec has `forks`. If it is None, `popen` starts them too.
+        """
         self._popen = popen
         self._fork = fork or popen
         self._machine = machine

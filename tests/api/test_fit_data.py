@@ -62,7 +62,7 @@ def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
     told = []
     with fit_data(PLAIN, x, None, None, say=told.append, **more) as data:
         assert (data.train.x == X).all() and (data.train.y == Y).all() and (data.batch_size, data.passes) == (size, 1.0)
-    assert "x: packed its batches: 20 examples" in told[0] and "put random augmentation into layers" in told[1]
+    assert "x: its batches are packed: 20 examples" in told[0] and "put random augmentation into layers" in told[1]
 
 
 def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path):
@@ -117,7 +117,7 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
     [
         (lambda: arrays(generated()), "x: the stream may have no end: give steps_per_epoch"),
         (lambda: arrays(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()), "x: the stream may have no end"),
-        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream, whose batches have to contain it"),
+        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream: put this array into its batches instead"),
         (lambda: arrays(Batches(workers=1), validation_split=0.1), "validation_split: it needs arrays"),
         (lambda: arrays(Batches(workers=1), batch_size=3), "batch_size: x is a stream, which has batches of its own"),
         (lambda: arrays(X), "x: got ndarray without targets"),

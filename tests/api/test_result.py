@@ -68,7 +68,7 @@ def test_the_plot_has_what_was_trained_and_what_was_tested_over_time_and_example
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda run: run.summary.unlink(), "has no summary.json: it has not ended"),
+        (lambda run: run.summary.unlink(), "has no summary.json: its run has not ended"),
         (lambda run: run.config.unlink(), "is not a run: it holds no config.yaml"),
     ],
 )

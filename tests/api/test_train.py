@@ -138,7 +138,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ({"model": 7}, "model: got int: give a name, a path, a function or a Keras model"),
         ({"model": "no_such_file.py:build"}, "there is no file"),
         ({"settings": ["a"]}, "settings: got ['a']: give a mapping"),
-        ({"run_dir": 5}, "run_dir: 5 is no path: give a folder that can be written"),
+        ({"run_dir": 5}, "run_dir: 5 is not a path: give a folder that can be written"),
         ({"run_dir": "x" * 300}, "x' is too long a name: give a folder"),
         ({"run_dir": "/dev/null/x"}, "run_dir: '/dev/null/x' can't be written: a file is in the way"),
         ({"run_dir": "a\0b"}, "run_dir: 'a\\x00b' has a null character in its name: give"),

@@ -129,7 +129,10 @@ def test_files_of_a_table_take_its_rows_as_they_are_where_they_can(tmp_path):
     assert done.exit_code == 0, done.stderr
     report = json.loads((tmp_path / "out" / "export.json").read_text())
     assert report["take_raw_rows"] == ["keras", "savedmodel"]
-    assert " ".join(done.output.split()).count("takes the table's columns encoded, as export.json says") == 2
+    assert (
+        " ".join(done.output.split()).count("takes encoded columns of the table; export.json describes the encoding")
+        == 2
+    )
     (size,), (city,) = report["columns"]["numbers"], report["columns"]["categories"]
     assert (size["name"], city["name"], city["values"]) == ("size", "city", ["Oslo", "Rome"])
     sizes, cities = np.array([[6.5], [np.nan], [1e9], [0.5]]), np.array([["Rome"], ["Oslo"], ["Paris"], [""]])

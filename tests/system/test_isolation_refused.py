@@ -92,7 +92,7 @@ def test_a_folder_that_could_not_be_written_inside_is_found_before_the_run_start
     ended = subprocess.run(
         argv, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(PROJECT)}, preexec_fn=as_ordinary_user
     )
-    assert ended.returncode == 1 and f"'{theirs}' could not be used inside" in ended.stderr
+    assert ended.returncode == 1 and f"tasks inside it could not use '{theirs}'" in ended.stderr
 
 
 def test_a_run_that_requires_it_where_the_system_refuses_leaves_nothing_behind(tmp_path):

@@ -30,7 +30,7 @@ class Exported:
       run: the run that trained the model.
       model: takes examples as the network does, computes in float32, and returns predictions [B, outputs].
       spec: the form of the examples.
-      encoding: how the columns of a table became examples; None if the data set is no table.
+      encoding: how the columns of a table became examples; None if the data set is not a table.
     """
 
     def __init__(self, run: TrainedRun, model: keras.Model):
