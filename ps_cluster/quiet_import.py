@@ -14,7 +14,8 @@ STARTUP_LINES = ("All log messages before absl::InitializeLog() is called", "one
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 ERRORS_ONLY = "2"
 _SHOWS_ALL = ("0", "1")
-# Keras imports these packages, if they are installed, to draw and to read tables. No task needs that. A later import works.
+# Keras imports these packages, if they are installed, to draw and to read tables. No task needs that. They can still
+# be imported later.
 _LEFT_OUT = ("matplotlib", "pandas")
 _WAIT_S = 5.0
 

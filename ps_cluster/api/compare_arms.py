@@ -106,7 +106,7 @@ def compare(
       options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).
 
     Raises:
-      UserError, TrainingFailed, KeyboardInterrupt: as `train`.
+      UserError, TrainingFailed, KeyboardInterrupt: as for `train`.
     """
     refuse_within_a_run("compare")
     keywords.check_known(options, get_type_hints(CompareOptions))

@@ -28,7 +28,7 @@ from ps_cluster.private_names import given_to_compile
 from ps_cluster.report.terminal import print_line
 
 METRIC_EXAMPLES = 2_048  # the number of examples for measuring the metrics that the run does not report
-# Settings that the arguments of `fit` decide → the argument.
+# For each setting that an argument of `fit` decides: the name of this argument.
 _OF_ARGUMENTS = {
     "training.epochs": "epochs", "training.steps": "epochs", "training.batch_size_per_worker": "batch_size",
     "training.class_weights": "class_weight", "data.held_out": "validation_split",
@@ -103,7 +103,7 @@ def fit(
       validation_split: the fraction of the examples that is held out and scored, taken from the end of the arrays.
       validation_data: (x, y), (x, y, sample_weight), or a stream. These examples are scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
-      class_weight: class → the weight of its examples in the loss.
+      class_weight: a dictionary that maps a class to the weight of its examples in the loss.
       sample_weight: a weight for each example.
       initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
       steps_per_epoch: the number of batches of an epoch; needed for a stream without end. If it is given, only the
@@ -142,7 +142,9 @@ def fit(
     say: Notify = print_line if level == 1 else ignore
     found = check_callbacks(callbacks)
     if class_weight is not None and not isinstance(class_weight, Mapping):
-        raise UserError(f"class_weight: got {one_line(repr(class_weight), 50)}: give a dictionary, class → weight")
+        raise UserError(
+            f"class_weight: got {one_line(repr(class_weight), 50)}: give a dictionary that maps a class to its weight"
+        )
     values = keywords.values_of(options, settings)
     for key, argument in _OF_ARGUMENTS.items():
         if key in values:

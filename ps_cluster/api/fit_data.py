@@ -135,7 +135,7 @@ def _validation(
 
 
 def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
-    """Return the examples to train on, and a share from the end to score, as `Model.fit` holds them out."""
+    """Return the examples to train on, and those to score: a share from the end, as in `Model.fit`."""
     if not 0 < share < 1:
         raise UserError(f"validation_split: got {share}: give a share between 0 and 1")
     first = int(len(train) * (1 - share))
@@ -188,7 +188,7 @@ class _Stream(NamedTuple):
 
 
 def _stream(x: Any) -> _Stream | None:
-    """Return a stream; None for arrays."""
+    """Return `x` as a stream of batches; None if it consists of arrays."""
     if isinstance(x, tf.data.Dataset):
         is_endless = int(x.cardinality()) == tf.data.INFINITE_CARDINALITY
         return _Stream(x.as_numpy_iterator(), is_one_pass=False, is_endless=is_endless)
@@ -250,7 +250,7 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 
 
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
-    """Return name → array for the names of the model's inputs or outputs. Raises UserError if the numbers differ."""
+    """Return arrays by the names of the model's inputs or outputs. Raises UserError if there are more or fewer."""
     if len(names) != len(arrays):
         raise UserError(
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary that "

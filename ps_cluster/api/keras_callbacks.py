@@ -100,7 +100,7 @@ def check_callbacks(given: object) -> list[keras.callbacks.Callback]:
 def _acts_within_an_epoch(callback: keras.callbacks.Callback) -> str:
     """Return the callback's method or argument that acts within an epoch, e.g. "save_freq=9"; "" if there is none."""
     known = [kind for kind in type(callback).__mro__ if kind.__module__.startswith(_KNOWN_MODULES)]
-    if any(kind not in _USUAL for kind in known):  # these classes give the arguments their meaning
+    if any(kind not in _USUAL for kind in known):  # in these classes the arguments below have this meaning
         for argument in (
             "save_freq",
             "update_freq",
@@ -118,7 +118,7 @@ def _is_of_user(callback: keras.callbacks.Callback, method: str) -> bool:
 
     Otherwise it is inherited from Keras or from an experiment tracker (wandb or mlflow).
     """
-    if method in vars(callback):  # as LambdaCallback does
+    if method in vars(callback):  # LambdaCallback keeps the user's functions in the object
         return True
     owner = next((kind for kind in type(callback).__mro__ if method in vars(kind)), keras.callbacks.Callback)
     return not owner.__module__.startswith(_KNOWN_MODULES)

@@ -21,8 +21,8 @@ KEYWORDS = {
     for option, key in CONFIG_OPTIONS.items()
     if key not in ("data.dataset", "model.name")  # set by the arguments `data` and `model`
 }
-"""Keyword → dotted key of its setting, for all options of the command `run` that are settings: "batch_size" for
---batch-size, "evaluator" for --evaluator/--no-evaluator."""
+"""The dotted key of the setting that each keyword sets. There is a keyword for each option of the command `run` that is
+a setting, e.g. "batch_size" for --batch-size and "evaluator" for --evaluator/--no-evaluator."""
 
 
 class SharedOptions(TypedDict, total=False):
@@ -85,11 +85,11 @@ class RunOptions(FitOptions, total=False):
 
 
 def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return settings as dotted key → value. Keyword arguments take precedence over `settings`, as on the command line.
+    """Return settings by dotted key. Keyword arguments take precedence over `settings`, as on the command line.
 
     Args:
-      options: keyword → value; None counts as not given.
-      settings: dotted keys or sections → values, for any settings of docs/configuration.md.
+      options: the values of keywords; None counts as not given.
+      settings: the values of any settings of docs/configuration.md, by their dotted keys or in their sections.
     """
     check_known(options, KEYWORDS)
     if not isinstance(options.get("optimizer"), str | None):
@@ -102,7 +102,8 @@ def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None)
     return flat(plain(settings or {})) | settings_of(named)
 
 
-# Arguments of Keras's `compile` and `fit` → what to do in `train` instead. (`ps_cluster.fit` takes those of `fit`.)
+# For each argument of Keras's `compile` or `fit`: what to do in `train` instead. (`ps_cluster.fit` takes those of
+# `fit`.)
 _OF_KERAS = {
     "validation_data": "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
     "validation_split": "settings={'data.held_out': 0.1} sets the share that is held out if the data has no test examples",

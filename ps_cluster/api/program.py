@@ -196,7 +196,7 @@ def words_of_run(
     Args:
       words: the words after `run` on the user's command line.
       run: the run directory of the new command.
-      settings: dotted key → value of the settings to change. They replace those of --set on the user's command line.
+      settings: the settings to change, by dotted key. They replace those of --set on the user's command line.
       without, flags: the options to leave out, as in `without_options`.
     """
     added = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

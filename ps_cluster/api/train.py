@@ -113,7 +113,7 @@ def train_new(
 
     Args:
       model, data, run_dir, command: as for `train`.
-      values: dotted key → value of the settings.
+      values: the settings, by dotted key.
       listeners: each is called with the run directory before the training begins.
       say: called with each line of the launcher.
     """
@@ -185,7 +185,7 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
     if code is None and model is None:
         return None
     if model is None:
-        raise UserError(f"resume: the network of '{run.root}' is code, '{begun}': give it again, as model=…")
+        raise UserError(f"resume: the network of '{run.root}' is your code, '{begun}': give it again, as model=…")
     with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
         name = write_network(model, Path(temporary))
         written = NETWORKS.code_of(name)

@@ -167,9 +167,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     help="Seed that decides which examples are shown, and how they are varied.",
 )
 def show(given: GivenSettings, name: str, output: Path | None, seed: int) -> None:
-    """Show examples of each class on a page, or print columns.
+    """Show images of each class on a page, or print columns and rows of other data.
 
-    Images are shown on a page, as they are and as training varies them. For all other data, columns and rows are printed.
+    The page shows each image as it is, and as training varies it.
     """
     from ps_cluster.report.data_tables import print_table_of
 

@@ -11,7 +11,7 @@ from ps_cluster import __version__
 from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, command, examples
 from ps_cluster.cli.value_types import OneOf
 
-# Group → command → what it does.
+# For each group of commands: the name of each command, and what it does.
 GROUPS: dict[str, dict[str, str]] = {
     "Train": {
         "run": "Train on a cluster of processes on this machine.",

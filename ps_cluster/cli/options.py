@@ -83,7 +83,7 @@ CHANGEABLE = ("training.epochs", "training.steps", "training.max_seconds", "clus
 """The settings that a resumed run can change."""
 
 
-# Section → the group in which the help of a command shows the options for its settings.
+# For each section: the group in which the help of a command shows the options for the section's settings.
 GROUPS = {
     "cluster": "Cluster", "mode": "Mode", "staleness": "Mode", "data": "Data", "model": "Network", "training": "Training",
     "optimizer": "Training", "evaluation": "Training",
@@ -98,7 +98,7 @@ USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epo
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, dotted key → value, that options set. `given`: the dotted key of each option → its value."""
+    """Return the settings that options set, by dotted key. `given`: the value of each option, by its dotted key."""
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:
@@ -177,7 +177,7 @@ def _text(key: str) -> str:
     section, name = key.split(".")
     if section != "mode" or name in section_classes()[section].model_fields:
         return _field(section, name).description or ""
-    modes_of: dict[str, list[str]] = {}  # description → the modes whose setting has it
+    modes_of: dict[str, list[str]] = {}  # the modes whose setting has each description
     for mode in MODES:
         if name in mode.Settings.model_fields:
             modes_of.setdefault(mode.Settings.model_fields[name].description or "", []).append(mode.name)

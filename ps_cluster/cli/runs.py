@@ -81,7 +81,7 @@ class ListsByItself(OneLineErrors):
         first = args[0] if args else ""
         hint = did_you_mean(first, self.commands)
         if hint and first not in self.commands and not Path(first).exists():
-            raise UserError(f"runs: got '{first:.200}': {hint}There is no such folder to list either")
+            raise UserError(f"runs: got '{first:.200}': {hint}There is also no folder of this name to list")
         if first not in self.commands and first not in ctx.help_option_names:
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -295,7 +295,7 @@ def show_cluster(
     json_file: Path | None,
     tf_config: bool,
 ) -> None:
-    """Show jobs, tasks, addresses and devices.
+    """Show the jobs, tasks, addresses and devices of a cluster.
 
     For a run directory, the state of each process is shown too. For a file of settings, or without an argument, the
     cluster that `run` would start is shown.

@@ -130,7 +130,7 @@ def predict(
     columns of the training. A network for text continues the text of each file, and the text of --prompt.
     """
     if not examples and prompt is None:
-        raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
+        raise UserError("EXAMPLES: there are none: name pictures, arrays, tables or texts, or give --prompt TEXT")
     output = None if output == STDOUT else output
     _prepare_for_tensorflow()
     from ps_cluster.evaluation.answers import WRITERS

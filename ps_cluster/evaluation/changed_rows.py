@@ -1,4 +1,4 @@
-"""Write the rows of embedding tables that have changed since a step, for programs that already serve the model.
+"""Write the rows of embedding tables that have changed since a step, for a program that serves the model meanwhile.
 
 Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
 a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.

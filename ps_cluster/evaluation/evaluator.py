@@ -90,7 +90,7 @@ class _Evaluator:
         self._recomputation_off = False  # True after the disk has refused a write
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
-        # Checkpoints that can't be read → the reason. A leader writes a file of the same name only once.
+        # For each checkpoint that can't be read: the reason. A leader writes a file of the same name only once.
         self._unreadable: dict[Path, str] = {}
         self._skipped: set[int] = set()  # steps that are not scored because a newer checkpoint is scored
         self._rows: list[EvaluationRow] = []
@@ -171,7 +171,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look again at the directory, whose type is known only once it exists. Return whether the type changed."""
+        """Look at the directory again, because it may have become a run directory. Return whether this has changed."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False
@@ -321,7 +321,7 @@ class _Evaluator:
         if not checkpoints.steps(self._folder.checkpoints):
             return OutOfPatience(f"{self._folder.describe_lack()} after {patience_s:g} s of waiting")
         return OutOfPatience(
-            f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
+            f"training has not ended, but nothing new has appeared in '{self._directory}' for {patience_s:g} s: "
             "continue the run with run --resume, then evaluate again"
         )
 

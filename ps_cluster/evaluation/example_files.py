@@ -47,7 +47,9 @@ def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: T
     """Read images of any size and colour, and convert them as the images of the training were converted."""
     (name, field), *others = run.spec.inputs.items()
     if others or not field.is_image:
-        raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
+        raise UserError(
+            f"'{files[0]}' is read as a picture, but the network takes {run.spec}: give examples of this form"
+        )
     for start in range(0, len(files), BATCH_SIZE):
         pictures = [Picture(str(file), partial(open_regular, file)) for file in files[start : start + BATCH_SIZE]]
         if skip_bad:
@@ -108,7 +110,7 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
 
 
 def _in_bounded_memory(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterator[NamedExamples]:
-    """Yield the same batches, and limit the memory that reading each batch may use."""
+    """Yield `batches`, and limit the memory that may be used while each of them is read."""
     size_bytes = sum(file.stat().st_size for file in files)
     while True:
         with reading(files[0]), bounded_memory(size_bytes):
@@ -192,7 +194,7 @@ def _can_hold(rows: np.ndarray, dtype: str) -> bool:
 def _in_batches(
     file: Path, arrays: Mapping[str, np.ndarray], spec: ExampleSpec, first: int = 0
 ) -> Iterator[NamedExamples]:
-    """Yield the rows of arrays in batches. `first`: the number of the first row in its file."""
+    """Yield the rows of arrays in batches. `first`: the number of the first row in the file."""
     count = len(next(iter(arrays.values())))
     for start in range(0, count, BATCH_SIZE):
         inputs = {

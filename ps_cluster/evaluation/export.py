@@ -52,7 +52,7 @@ class ExportReport(Row):
     """The content of export.json, except for the number of its schema.
 
     Attributes:
-      inputs: the inputs of all exported files; if the data set is a table, of the files that take encoded columns.
+      inputs: the inputs of all exported files or, if the data set is a table, of the files that take encoded columns.
       columns: how the table was encoded. If the data set is not a table, this field and the next two are None, and
         export.json does not have them.
       raw_inputs: the inputs of the exported files that take the table's rows as they are.

@@ -11,7 +11,7 @@ from ps_cluster.training.tensorboard_files import EvaluationWriter
 PICTURES = 16
 # Limits on time and file size. A checkpoint of tutorial_cnn takes 0.1 s to write (0.7 s to score) and 80 kB.
 MOST_VARIABLES, MOST_VALUES = 32, 20_000
-GROWTH = 0.1  # a checkpoint is shown if its step exceeds the last step shown by at least this share of the latter
+GROWTH = 0.1  # a checkpoint is shown if its step exceeds the last shown step by at least this share of that step
 
 
 class Insight:
@@ -53,7 +53,7 @@ def _largest(sizes: dict[str, int]) -> dict[str, slice]:
     """Choose the largest variables. Return, by name, the positions of some of their values in the flat vector.
 
     Args:
-      sizes: name → size of each variable, in the order of the flat vector.
+      sizes: the size of each variable, by its name, in the order of the flat vector.
     """
     chosen = set(sorted(sizes, key=lambda name: -sizes[name])[:MOST_VARIABLES])
     ends = np.cumsum(list(sizes.values())).tolist()

@@ -194,7 +194,7 @@ class Recomputation:
             rounded = [self._rounding_steps.recompute(gradient, given, statistics) for gradient in gradients]
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
             tolerance = max(tolerance, TIMES_ROUNDING * _norm(np.concatenate(in_bfloat16) - expected))
-        problem = f"its gradient is not the one that is computed again: {_difference_text(received, expected)}"
+        problem = f"its gradient differs from the one that was computed again: {_difference_text(received, expected)}"
         # With lossy compression the received vector is the gradient, plus what earlier pushes left out, minus
         # what this push leaves out.
         remainders = float(np.mean([one.remainders for one in gradients]))
@@ -203,9 +203,7 @@ class Recomputation:
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
         tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.promise.takes_local_steps else STATISTICS_TOLERANCE
         tolerance = tolerances[self._precision] * _norm(fresh) + _ALWAYS_ALLOWED
-        problem = (
-            f"the statistics that it pushed are not those that are computed again: {_difference_text(pushed, fresh)}"
-        )
+        problem = f"the statistics that it pushed differ from those that were computed again: {_difference_text(pushed, fresh)}"
         findings.note("fresh statistics", _norm(pushed - fresh), tolerance, problem)
 
     def _at_positions(self, sample: UpdateSample, vector: np.ndarray) -> list[np.ndarray]:
@@ -258,7 +256,7 @@ class Recomputation:
         return float(np.mean(differs))
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
-        """Compare the change of weights and slots by an update with the change that its equations give."""
+        """Compare the change of weights and slots by an update with the change by the equations of the update rule."""
         # With local steps, the workers apply the rule that needs whole matrices.
         needed = () if self._mode.promise.takes_local_steps else self._steps.matrices
         shard, matrices = without_cut_matrices(sample.shards[index], needed)
@@ -275,7 +273,7 @@ class Recomputation:
             step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
             tolerance = self._step_tolerance * _norm(step) + ROUNDING * _norm(before[name]) + _ALWAYS_ALLOWED
             what = "the weights" if name == "weights" else f"the slot '{name}'"
-            problem = f"{what}{where} did not change as the equation says: {_difference_text(made, step)}"
+            problem = f"the change of {what}{where} is not what the equation says: {_difference_text(made, step)}"
             findings.note("weights" if name == "weights" else "slots", _norm(made - step), tolerance, problem)
 
     @property
@@ -286,7 +284,7 @@ class Recomputation:
     def _after_update(
         self, sample: UpdateSample, shard: SampledShard, matrices: Sequence[Matrix], before: int
     ) -> Slots | None:
-        """Return "weights" and slots of a shard after an update, by the equations; None if an equation is missing.
+        """Return the weights and slots of a shard after an update, by the equations; None if an equation is missing.
 
         Args:
           shard, matrices: the results of `without_cut_matrices`.
@@ -329,13 +327,13 @@ class Recomputation:
         return {**made, "weights": mean, "slow": mean}
 
     def _compare_statistics(self, sample: UpdateSample, findings: _Findings) -> None:
-        """Compare the moving statistics after an update with keep x (statistics before) + (pushed statistics)."""
+        """Compare the moving statistics after an update with the decayed earlier ones plus the pushed statistics."""
         before = _joined(shard.statistics_before for shard in sample.shards)
         fresh = _joined(shard.fresh for shard in sample.shards)
         after = _joined(shard.statistics_after for shard in sample.shards)
         expected = self._steps.keep**self._config.batches_per_step * before + fresh
         difference = _difference_text(after - before, expected - before)
-        problem = f"the moving statistics were not updated by what was pushed: {difference}"
+        problem = f"the change of the moving statistics does not follow from the pushed statistics: {difference}"
         tolerance = ROUNDING * (_norm(before) + _norm(fresh)) + _ALWAYS_ALLOWED
         findings.note("statistics", _norm(after - expected), tolerance, problem)
 
@@ -370,9 +368,10 @@ def _is_finite(shard: SampledShard) -> bool:
 
 
 def _given_weights(sample: UpdateSample, length: int) -> np.ndarray:
-    """Return the weights that a worker got, in the order of the network: [length], or [vectors, length].
+    """Return the weights that a worker got, in the order of the network.
 
-    Rows of embedding tables that the worker did not get are 0.
+    The shape is [length], or [vectors, length] if the worker got several vectors. Rows of embedding tables that the
+    worker did not get are 0.
     """
     vectors = len(sample.shards[0].given) // len(sample.shards[0].given_positions)
     found = np.zeros([vectors, length], np.float32)
@@ -405,9 +404,9 @@ def _norm(vector: np.ndarray) -> float:
 def _difference_text(found: np.ndarray, expected: np.ndarray) -> str:
     """Describe how two vectors differ in norm and direction."""
     if not (length := _norm(expected)):
-        return f"its norm is {_norm(found):.3g} instead of 0"
+        return f"the norm is {_norm(found):.3g} instead of 0"
     if not _norm(found):
-        return f"its norm is 0 instead of {length:.3g}"
+        return f"the norm is 0 instead of {length:.3g}"
     cosine = float(found @ expected) / (_norm(found) * length)
     angle = math.degrees(math.acos(min(1.0, max(-1.0, cosine))))
-    return f"its norm is {_norm(found) / length:.3f} times as large, and its direction differs by {angle:.1f} degrees"
+    return f"the norm is {_norm(found) / length:.3f} times as large, and the direction differs by {angle:.1f} degrees"

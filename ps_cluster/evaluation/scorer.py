@@ -82,7 +82,7 @@ class Scored:
 
     test: SplitScores
     validation: SplitScores = SplitScores()  # over held-out training examples, if there are any
-    augmented_metric: float | None = None  # for the mean prediction over views of each test example, if wanted
+    augmented_metric: float | None = None  # of the mean prediction over views of each test example; None if not wanted
     # The predictions for the test examples; None if they are not kept (`Judge.kept`).
     predictions: Predictions | None = field(default=None, compare=False)
 
@@ -300,7 +300,7 @@ def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, n
     """Create arrays [N, ...] for the values that the judge keeps for each example; {} if they would be too large.
 
     Args:
-      batch: name → the values that the judge keeps for one batch, [B, ...].
+      batch: the values that the judge keeps for one batch, [B, ...], by name.
     """
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:

@@ -40,7 +40,7 @@ def hosts(channel: str, plan: str) -> None:
     """Create a switch with hosts. Send the namespace descriptors: [user,] net of the switch, net and mnt of each host.
 
     `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
-    the size of the network, and "mounts", pairs of a path outside and the path at which the host sees it.
+    the network's prefix length, and "mounts", pairs of a path outside and the path at which the host sees it.
     """
     import json  # imported only here, because this program runs before every task
 
@@ -82,7 +82,9 @@ def loopback(state: str) -> None:
 
 
 def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
-    """Move this process into new namespaces; return their types. Root needs no user namespace, so it keeps file rights.
+    """Move this process into new namespaces; return their types.
+
+    Root needs no user namespace, and so keeps its rights to files.
 
     `more`: flags of further namespaces. `inner_user`: the user's id inside, if it differs from the id outside. User 0 may
     start programs that set up a network.

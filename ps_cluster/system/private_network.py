@@ -2,7 +2,7 @@
 
 A TensorFlow server runs code for anybody who reaches its port. So the tasks of a run on one machine get a private
 network. A short-lived process (namespace.py) makes the network namespace, sends its descriptors to the launcher and
-ends. Every task enters the namespace through the same file before it runs its program. So the launcher keeps its
+ends. Every task enters the namespace through namespace.py before it runs its own program. So the launcher keeps its
 network and its threads (the kernel lets no process with threads into a user namespace) and stays the parent of all
 tasks. Only the tasks and the launcher's descriptors keep the namespace alive, so it ends with them, however they end.
 """

@@ -31,9 +31,9 @@ def life_of(launcher_pid: int) -> str:
 
 
 def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
-    """Return the state of the process that has `pid` in the files of a run. `root`: the run directory, resolved.
+    """Return the state of the process to which the files of a run refer by `pid`.
 
-    `life`: the unique id of the process (`life_of`), if the files have it.
+    `root`: the run directory, resolved. `life`: the unique id of the process (`life_of`), if the files have it.
     """
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)

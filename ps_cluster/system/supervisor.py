@@ -82,7 +82,8 @@ class Supervisor:
 
     It does not restart tasks. `poll` reports tasks that have ended, and the caller may call `start` again.
 
-    `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
+    `ended`: for each task, how its newest process ended: as `poll` has reported it, or "stopped" if the supervisor
+    stopped it.
     """
 
     def __init__(

@@ -220,7 +220,7 @@ def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_r
 @pytest.mark.parametrize(
     ("model", "options", "told"),
     [
-        (None, {}, "is code, '{run}/code/build-{digest}.pickle:build': give it again, as model=…"),
+        (None, {}, "is your code, '{run}/code/build-{digest}.pickle:build': give it again, as model=…"),
         (another, {}, "was begun with another network, '{run}/code/build-{digest}.pickle:build': give that one, or"),
         (
             build,

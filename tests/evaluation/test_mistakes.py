@@ -152,7 +152,7 @@ def test_a_rule_without_an_equation_is_said_to_be_unchecked_and_its_gradients_ar
     recomputed = trained.result.proof.recomputed
     told = "what updates do: optimizer.rule nesterov or the staleness method has no equation"
     assert recomputed.unchecked == [told] and "weights" not in recomputed.largest_deviations
-    assert all("its gradient is not the one" in problem for problem in trained.problems) and trained.problems
+    assert all("its gradient differs from the one" in problem for problem in trained.problems) and trained.problems
 
 
 def test_the_page_lists_the_mistakes_that_are_found_and_those_that_are_not():

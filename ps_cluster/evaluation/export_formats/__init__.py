@@ -49,7 +49,7 @@ class Exported:
 
     @cached_property
     def of_raw_rows(self) -> keras.Model:
-        """The model with a table's encoding before it, for raw columns as input; without a table, the model itself."""
+        """A model that encodes raw columns of a table for `model`; `model` itself if the data set is not a table."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:
