@@ -218,7 +218,7 @@ def test_an_epoch_whose_checkpoint_was_deleted_is_left_out_with_a_line(run_dir, 
     caller = CallbackCaller([history], compiled_model(), epochs=3)
     save(run_dir, 20, [1, 2])
     assert not caller.end_epoch(Epoch(0, 10, {"loss": 1.0}), run_dir.checkpoints)
-    assert "epoch 1 is left out, because no checkpoint was left" in capsys.readouterr().out
+    assert "epoch 1 is left out, because the checkpoint was deleted" in capsys.readouterr().out
     caller.end_epoch(Epoch(1, 20, {"loss": 0.5}), run_dir.checkpoints)
     assert history.epoch == [1] and history.history["loss"] == [0.5]
 

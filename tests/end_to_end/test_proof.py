@@ -23,7 +23,10 @@ def test_an_update_that_is_computed_again_with_another_result_fails_the_run(tmp_
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=LIMIT_S)
     assert_none_left(run_dir)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    told = r"the proof of this run fails: update \d+ of worker-0: the change of the .* is not what the equation says: the norm is 3\.000 times"
+    told = (
+        r"the proof of this run fails: update \d+ of worker-0: the change of the .* is not what the equation says: "
+        r"the norm is 3\.000 times"
+    )
     assert re.search(f"Error: {told}", done.stderr), done.stderr
     summary = summary_of(run_dir)
     assert summary["outcome"] == "failed" and not summary["proof"]["holds"]

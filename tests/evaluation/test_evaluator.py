@@ -242,7 +242,7 @@ def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_
     change_settings(run_dir, {"evaluation.after_training": True})
     for step, label in ((10, 4), (20, 1), (30, 5)):
         save(run_dir, step, always(label, network))
-    with pytest.raises(UserError, match="nothing new for 0.1 s"):
+    with pytest.raises(UserError, match="nothing new has appeared in .* for 0.1 s"):
         evaluate(run_dir.root, notify=print, patience_s=0.1)
     assert not run_dir.evaluation.exists(), "training may still want the processors"
     checkpoints.mark_ended(run_dir.checkpoints, last_step=30, outcome="completed")
