@@ -68,7 +68,7 @@ class LazyCommands(OneLineErrors):
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=context) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command with this name, or None. This is the only place where other code imports the tools."""
+        """Return the command with this name, or None. Besides `compare` in api/, only this method imports the tools."""
         found: click.Command
         match name:
             case "run":
