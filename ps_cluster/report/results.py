@@ -62,10 +62,9 @@ class _ScoredRun:
         if summary.dataset_kind == "synthetic":
             yield f"Generated {summary.unit}: no number here says anything about real data."
         if summary.outcome != "completed":
-            stopped = "was stopped early" if summary.early_stop else "was stopped"
-            why = f" ({summary.early_stop.line})" if summary.early_stop else ""
-            ended = stopped if summary.outcome == "stopped" else summary.outcome
-            yield f"The run {ended}{why}: this page shows the training until then."
+            stopped = f"was stopped early ({summary.early_stop.line})" if summary.early_stop else "was stopped"
+            ended = {"diverged": "diverged", "nan_loss": "had a loss that was NaN or infinite in every step"}
+            yield f"The run {ended.get(summary.outcome, stopped)}: this page shows the training until then."
         if self.analysis is None:
             yield "No predictions of the test set are kept, so there are only curves."
         elif self.analysis.predictions.step != summary.evaluation.step:

@@ -183,6 +183,21 @@ def of_images(tmp_path):
     return run_dir
 
 
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        ("diverged", "The run diverged: this page shows the training until then."),
+        (
+            "nan_loss",
+            "The run had a loss that was NaN or infinite in every step: this page shows the training until then.",
+        ),
+    ],
+)
+def test_the_page_says_in_words_how_a_run_without_result_ended(tmp_path, outcome, said):
+    page, _, _ = drawn(RunDir(write_run(tmp_path / "run", Fake({}, outcome=outcome))))
+    assert said in page
+
+
 def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_images):
     page, numbers, told = drawn(of_images)
     loaded = loaded_by(page, has_script=True)
