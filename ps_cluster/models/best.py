@@ -43,7 +43,7 @@ def is_built_by_code(name: str) -> bool:
 
 
 def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
-    """Return a network, with untrained weights, that has the layers with which the evaluator saves it."""
+    """Return an untrained network, including the layers that the evaluator adds before it saves the network."""
     model = build(settings, spec, seed=0)
     return judge_of(spec, model=model).finished(model)
 

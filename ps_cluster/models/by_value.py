@@ -61,7 +61,7 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: OwnObjects) -> kera
 
 
 def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
-    """Return whether `kind` is a layer class that has no `get_config`, and an `__init__` without `**kwargs`."""
+    """Return whether `kind` is a layer class without its own `get_config` whose `__init__` takes no `**kwargs`."""
     if not (isinstance(kind, type) and issubclass(kind, keras.Layer)):
         return False
     layer: Any = kind
@@ -107,7 +107,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield the functions, and the objects with `get_config` except layers, in a list or in a single value."""
+    """Yield each function, and each object with `get_config` that is not a layer, in a list or in a single value."""
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
             yield one

@@ -32,8 +32,8 @@ Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 class MicroBatch(NamedTuple):
     """The factors by which losses are multiplied in one of the equal micro-batches of a batch.
 
-    There is one factor for losses that are sums over the examples, and one for weighted means. With them, the mean over
-    the micro-batches is the loss of the batch.
+    There is one factor for losses that are sums over the examples, and one for weighted means. With these
+    factors, the mean of the micro-batches' losses is the loss of the batch.
     """
 
     of_sum: tf.Tensor  # float32 [], the number of micro-batches
@@ -77,8 +77,8 @@ class CompiledLoss:
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, float32 []. `part`: as for `Judge.loss`."""
-        # Keras's losses use the score behind a probability, if it is noted on the tensor, because a probability of 0 or
-        # 1 has no gradient. A graph loses these notes, so they are passed to it.
+        # If Keras has stored the logits of probabilities as an attribute of the tensor, its losses use the logits,
+        # because a probability of 0 or 1 has no gradient. A graph loses such attributes, so they are passed to it.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
         of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
 

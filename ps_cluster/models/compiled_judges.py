@@ -20,8 +20,8 @@ def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model:
 
     Args:
       training: the settings of label smoothing and class weights, or None if the loss uses neither.
-      model: the network whose outputs are judged. If it is None, the outputs are scores, one for each class, or
-        values in standard deviations, for a regression.
+      model: the network whose outputs are judged. If it is None, the outputs are scores, one for each class; the
+        outputs of a regression are in standard deviations.
     """
     if model is None:
         return OBJECTIVES[spec.objective].judge()(spec, training)
@@ -125,12 +125,12 @@ class CompiledJudge(Judge):
 class JudgeOfSeveralTargets(CompiledJudge):
     """A judge of several outputs, each with its own target. Metric and prediction are those of the main target.
 
-    The method `targets` takes the packed targets by the names of their arrays. All other methods take a tuple with the
+    The method `targets` takes a mapping: name of an array → its packed targets. All other methods take a tuple with the
     targets of each output, in the order of `keras.tree.flatten`.
     """
 
     def __init__(self, judges: Mapping[str, ObjectiveJudge], loss: CompiledLoss):
-        """Create a judge. `judges`: the judge of each output, in order, by the name of the array of its targets."""
+        """Create a judge. `judges`: name of an output's target array → the output's judge, in order of the outputs."""
         super().__init__(judges[TARGET], loss)
         self._judges = judges
         self._place = list(judges).index(TARGET)

@@ -15,12 +15,12 @@ from ps_cluster.private_names import attributes_outside_config
 
 
 def optimizer_of(model: keras.Model) -> keras.Optimizer | None:
-    """Return the optimizer of a model's compile(). Return None without compile(), as Keras then sets no `optimizer`."""
+    """Return the optimizer of a model's compile(); None for a model that was not compiled: it has no such attribute."""
     return getattr(model, "optimizer", None)
 
 
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
-    """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} without compile().
+    """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} if not compiled.
 
     Raises ValueError if no rule of this package is equivalent. The message says what to set instead.
     """
@@ -39,7 +39,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
         name for name in attributes_outside_config(optimizer) if decays or not name.startswith(_EXCLUDED_FROM_DECAY)
     ]:
         why = "exclude_from_weight_decay" if others[0].startswith(_EXCLUDED_FROM_DECAY) else others[0]
-        raise _unsupported(kind, f"has {why}, which was set after it was made")
+        raise _unsupported(kind, f"has {why}, which was set after the optimizer was created")
     rule, names = _RULES_OF_KERAS[kind]
     if rule == "momentum":
         rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
@@ -73,8 +73,8 @@ def schedule_settings(model: keras.Model) -> dict[str, Any]:
         known = ", ".join(known for known in SCHEDULES.names if known != COMPILED)
         raise ValueError(
             f"the learning rate of its compile() is a schedule, {name}, which is not one of Keras's: set "
-            f"optimizer.rule, optimizer.learning_rate and a schedule.kind ({known}), or bring one of your own "
-            "(docs/extending.md)"
+            f"optimizer.rule, optimizer.learning_rate and a schedule.kind ({known}), or write a schedule of "
+            "your own (docs/extending.md)"
         )
     arguments = {key: _plain(value) for key, value in rate["config"].items() if key in FUNCTIONS_OF_KERAS[name]}
     return {"kind": "keras", "function": name, "arguments": arguments}
@@ -101,7 +101,7 @@ _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     keras.optimizers.Adagrad: ("adagrad", _same("initial_accumulator_value", "epsilon")),
     keras.optimizers.Ftrl: ("ftrl", _FTRL | _same("learning_rate_power", "initial_accumulator_value")),
 }
-_EXCLUDED_FROM_DECAY = "_exclude_from_weight_decay"  # without decay, nothing is excluded from it
+_EXCLUDED_FROM_DECAY = "_exclude_from_weight_decay"  # has no effect without weight decay
 # Keras's settings that no rule of this package has → the value at which they have no effect.
 _WITHOUT_EFFECT = {
     "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,
@@ -112,6 +112,6 @@ _WITHOUT_EFFECT = {
 def _unsupported(kind: type[keras.Optimizer], why: str) -> ValueError:
     rules = ", ".join(rule for rule in RULES.names if rule != COMPILED)
     return ValueError(
-        f"the optimizer of its compile() ({kind.__name__}) {why}, and no rule here does the same: set optimizer.rule "
-        f"({rules}) and optimizer.learning_rate"
+        f"the optimizer of its compile() ({kind.__name__}) {why}, and no rule of this package is equivalent to "
+        f"it: set optimizer.rule ({rules}) and optimizer.learning_rate"
     )

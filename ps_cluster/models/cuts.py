@@ -1,7 +1,7 @@
 """Provide the types and functions that stages (stages.py) and divided layers (width.py) share.
 
-Both divide a network over several devices. The divided network is a pure function of a vector of weights for each
-device. Each device computes the forward and the backward pass of its part.
+Both divide a network over several devices. The divided network is a pure function that takes one vector of
+weights for each device. Each device computes the forward and the backward pass of its part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class NetworkPart:
     device: str
     positions: np.ndarray  # int64 [k], the positions of its weights in the vector of the whole network
     layout: FlatLayout  # the layout of its weights
-    statistics: int  # the number of its statistics. All parts' statistics, end to end, are those of the network
+    statistics: (
+        int  # the number of its statistics. The statistics of all parts, end to end, are the network's statistics
+    )
     layers: str  # the names of its layers, for the log
 
 
@@ -89,11 +91,11 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return a functional model itself, or the inner model of a Sequential. Raises ValueError for a user's class."""
+    """Return a functional model itself, or the functional model in a Sequential. Raises ValueError for other models."""
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(
-            "only a keras.Sequential, or a keras.Model(inputs, outputs), can be cut; this one is a class of its own "
-            f"({type(model).__name__}), and only its `call` knows how its layers are connected"
+            "only a keras.Sequential or a keras.Model(inputs, outputs) can be divided; this model has a class of its "
+            f"own ({type(model).__name__}), and only its `call` knows how its layers are connected"
         )
     return graph

@@ -100,7 +100,7 @@ class DynamicEmbedding(keras.Layer):
         if training and self.trainable and isinstance(embeddings, tf.Variable):
             raise ValueError(
                 f"DynamicEmbedding: Keras alone can't train '{self.name}': call ps_cluster.fit instead of Model.fit, "
-                "or set trainable = False on this layer to train only the others"
+                "or set trainable = False on this layer to train only the other layers"
             )
         wanted, form = self.as_keys(keys), self.form
         bucket = form.bucket_of(wanted)

@@ -186,7 +186,7 @@ def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
     """Return the keys of all calls of one table of keys, int64 [k]. A step with a reserved key fails."""
     keys = tf.concat([call.ids for call in calls], 0)
     reserved = tf.boolean_mask(keys, tf.equal(keys, EMPTY))
-    message = f"keys of the DynamicEmbedding layer {calls[0].table.layer.name} that are reserved:"
+    message = f"the DynamicEmbedding layer {calls[0].table.layer.name} got reserved keys:"
     inside = tf.raw_ops.Assert(condition=tf.equal(tf.size(reserved), 0), data=[message, reserved], summarize=5)
     with tf.control_dependencies([inside]):
         return tf.identity(keys)
@@ -208,7 +208,7 @@ def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tenso
     # The index of a call with ids outside of its table. Without any ids the maximum is negative, so 0 is used.
     wrong = tf.maximum(tf.reduce_max(tf.where(outside, call_of, 0)), 0)
     messages = [
-        f"ids outside of 0 to {call.table.rows - 1}, the rows of the Embedding layer {call.table.layer.name}:"
+        f"the Embedding layer {call.table.layer.name} has rows 0 to {call.table.rows - 1}, but got the ids:"
         for call in calls
     ]
     message = [tf.gather(tf.constant(messages), wrong), tf.boolean_mask(ids, outside & tf.equal(call_of, wrong))]

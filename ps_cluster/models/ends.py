@@ -26,7 +26,7 @@ class NetworkEnd:
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Store the model, which is traced only when needed. `array`: the array whose targets choose the output."""
+        """Store the model, which is traced only when needed. `array`: the array with the targets of the output."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
@@ -98,12 +98,12 @@ class NetworkEnd:
         """Return why a regression has to be trained in its target's units, or "" if targets may be standardised.
 
         They may be standardised if the best network for standardised targets is also the best one for the original
-        targets. This depends on the loss, and on whether the network can return any number. If it is not known,
-        targets are not standardised. `losses`: the losses in compile(), one for each output that has a loss; empty for
-        a model that was not compiled. Such a model is trained with the squared error in standard deviations.
+        targets. This depends on the loss, and on whether the network can return any number. If one of these is
+        not known, targets are not standardised. `losses`: the losses in compile(), one for each output that has a loss;
+        empty for a model that was not compiled. Such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
-            return "a saved model returns them in their units"
+            return "the saved model already returns the target's units"
         if self._of_all.others:
             return "losses of several targets are added up"
         for loss in losses:
@@ -117,7 +117,7 @@ class NetworkEnd:
             found = reach_of(tensor, self._graph.trainable)
             if not (found.any_scale and (not losses or (found.any_place and found.unscaled))):
                 activation = activation_name(tensor)
-                return f"it ends in {activation}" if activation else "its end is not known to be linear"
+                return f"the network ends in {activation}" if activation else "its last layer is not known to be linear"
         return ""
 
 
@@ -158,8 +158,8 @@ def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> lis
     if sorted(arrays) != sorted(names):
         found = ", ".join(name or "one without a name" for name in names)
         raise ValueError(
-            f"its outputs are {found}, and the data has targets for {', '.join(arrays)}: give y as a dictionary with a "
-            "target for each output, by its name"
+            f"its outputs are {found}, and the data has targets for {', '.join(arrays)}: give y as a dictionary "
+            "that maps the name of each output to its target"
         )
     return [arrays[name] for name in names]
 

@@ -1,4 +1,7 @@
-"""Find out why TensorFlow could not compute a graph, and whether the user's own computation failed. No TensorFlow."""
+"""Find out why TensorFlow could not compute a graph, and whether the user's own computation failed.
+
+This module does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 
 COMPUTATION = "own_computation"
-"""The name scope of a network's forward pass, loss and gradients. It identifies TensorFlow's errors in them."""
+"""The name scope of a network's forward pass, loss and gradients. An error of TensorFlow in them contains it."""
 
 # The folders of code that is not the user's: this package, the standard library and installed packages. The names of
 # Python's frozen modules begin with "<frozen".
@@ -37,7 +40,7 @@ _CHARACTERS = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason in an error of TensorFlow, on one line, without the stack trace of how the graph was built."""
+    """Return the reason for an error of TensorFlow, on one line, without the stack trace of how the graph was built."""
     paragraphs = str(error).split("\n\n")
     text = "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
     reason: list[str] = []

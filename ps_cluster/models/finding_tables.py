@@ -1,7 +1,8 @@
 """Find out which embeddings of a network can be tables, whose rows are pulled and pushed individually.
 
-Each step pulls the rows of its batch, so the ids of the batch have to be known before the weights. Therefore nothing
-between the inputs and the layer may depend on weights. The graph of a forward pass shows whether anything does.
+Each step pulls the rows of its batch, so the ids of the batch have to be known before the weights are pulled.
+Therefore nothing between the inputs and the layer may depend on weights. The graph of a forward pass shows whether
+anything does.
 """
 
 from __future__ import annotations
@@ -89,13 +90,13 @@ def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLa
     for table in network.tables.tables:
         ids = [call.ids for call in calls if call.table is table]
         if any(table.layer.embeddings is variable for variable in unread):
-            reasons.append((table.layer, "something else reads its weights too"))
+            reasons.append((table.layer, "another part of the network reads its weights too"))
         elif not ids:
             reasons.append((table.layer, "the network never calls it"))
         elif any(of_call.graph is not graph for of_call in ids):
             reasons.append((table.layer, "it is called within a loop or a condition"))
         elif any(_comes_from(of_call, given) for of_call in ids):
-            reasons.append((table.layer, "its ids depend on weights, so they are not known before the weights are"))
+            reasons.append((table.layer, "its ids depend on weights, so they are not known before the pull"))
     return reasons
 
 

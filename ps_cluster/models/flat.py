@@ -63,9 +63,10 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return a factor for each weight, float32 [length]: that of the first pattern in its variable's path, else 1.
+        """Return the factor of each weight, float32 [length].
 
-        A pattern may match any part of the path, and may contain the wildcards `?` and `*`.
+        It is the factor of the first pattern that matches the path of the weight's variable, or 1 if none matches. A
+        pattern may match any part of the path, and may contain the wildcards `?` and `*`.
         """
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
@@ -145,7 +146,7 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
 
 
 def as_arguments(inputs: Mapping[str, Input]) -> Input | dict[str, Input]:
-    """Return inputs as a Keras model takes them: a single input by itself, several inputs by name."""
+    """Return inputs as a Keras model takes them: a single input as a tensor, several inputs as a dictionary."""
     return next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
 
 
@@ -211,7 +212,7 @@ class FlatNetwork:
         ]
 
     def graph(self, spec: ExampleSpec, batch_size: int | None = None) -> tf.types.experimental.ConcreteFunction:
-        """Return the graph of a step's forward pass, which returns a `Forward`. `batch_size`: None allows any size."""
+        """Return a graph that computes the `Forward` of a step. `batch_size`: None allows any size."""
         return self._traced(spec, batch_size)[0]
 
     def count_calls(self, spec: ExampleSpec) -> None:
@@ -290,7 +291,7 @@ class FlatNetwork:
         return [tf.ensure_shape(dense, [self.weights.length]), *shaped]
 
     def table_rows_of(self, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor, servers: int) -> Rows:
-        """Return the rows that a step with these inputs looks up, for this number of parameter servers.
+        """Return the rows that a step with these inputs looks up, sorted by parameter server.
 
         The arguments are as for `forward`. The forward pass is traced with zeros as weights, and TensorFlow then
         removes everything from the graph that does not lead to ids.
@@ -303,9 +304,9 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return a forward pass's calls of tables, in order, and the variables that it reads but that `given` lacks.
+        """Return the calls of tables in a forward pass, in order, and the variables that it reads but are not in `given`.
 
-        `value`: [], the number that fills the vectors that these calls return.
+        `value`: [], the number with which the vectors that these calls return are filled.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))
@@ -330,6 +331,6 @@ class FlatNetwork:
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:
-    """Return an output in float32. Keep its mask, but not its scores, as Keras's losses ignore bfloat16 scores."""
+    """Return an output in float32. Keep its mask, but not its logits, because Keras's losses ignore bfloat16 logits."""
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])

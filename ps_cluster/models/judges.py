@@ -30,7 +30,7 @@ from ps_cluster.models.pure import Outputs
 
 _SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
 PackedTargets: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
-"""The targets of examples as they are packed, [B, ...]; if there are several targets, by the names of their arrays."""
+"""The packed targets of examples, [B, ...]; if there are several targets, a mapping: name of the array → targets."""
 Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 """The truth and the prediction."""
 # Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below
@@ -79,7 +79,7 @@ class Judge(ABC):
         """Return the metric of each example, [B]. Outputs that are not finite count as wrong."""
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        """Return new objects of Keras's metrics, by the names in `Objective.further_metrics`, which records use."""
+        """Return new Keras metrics, by name. The names are those of `Objective.further_metrics`, as in records."""
         return {}
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
@@ -266,7 +266,7 @@ class OneOutputJudge(ClassificationJudge):
             if compares_classes(loss):
                 raise ValueError(
                     f"the loss of its compile() ({loss.name}) compares classes with each other, but the network "
-                    "returns 1 number: end it with Dense(2), or take binary_crossentropy"
+                    "returns 1 number: end it with Dense(2), or use binary_crossentropy"
                 )
         super().adapt_to(end, losses)
 
@@ -346,7 +346,7 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
-    """Clip probabilities to 0..1, which a network without activation may exceed. Non-finite values become NaN."""
+    """Clip probabilities to 0..1. A network without activation may exceed this range. Non-finite values become NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
@@ -357,8 +357,8 @@ class RegressionJudge(ObjectiveJudge):
     So one learning rate suits all units. If standardising would change what is learned (`NetworkEnd.why_own_units`),
     targets and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
 
-    Each number of a row has a standard deviation of its own. A loss of compile() gets all numbers in one common unit,
-    because otherwise it would weigh their errors differently than in the target's units.
+    If a target consists of several numbers, each number has its own standard deviation. A loss of compile() gets all
+    numbers in one common unit, because otherwise it would weigh their errors differently than in the target's units.
     """
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
@@ -377,7 +377,10 @@ class RegressionJudge(ObjectiveJudge):
         return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return the targets in their own units, float64 [B, outputs], as float32 merges close numbers far from 0."""
+        """Return the targets in their own units, float64 [B, outputs].
+
+        In float32, numbers that are close together but far from 0 would become equal.
+        """
         return tf.reshape(tf.cast(rows, tf.float64), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -388,9 +391,10 @@ class RegressionJudge(ObjectiveJudge):
         return tf.cast((tf.cast(targets, tf.float64) - self._mean) / self._std, tf.float32)
 
     def in_units_of_loss(self, values: tf.Tensor) -> tf.Tensor:
-        """Convert values from the standard deviation of each column to the root mean square of all deviations.
+        """Convert values in standard deviations of their columns to one common unit for all columns.
 
-        Values in the target's own units stay the same tensor, because losses of Keras look up what has computed it.
+        The common unit is the root mean square of the standard deviations. Values in the target's own units are
+        returned as the same tensor, because losses of Keras look up which operation has computed the tensor.
         """
         if self._why_own_units:
             return values

@@ -1,4 +1,4 @@
-"""Find out what Keras's own losses and metrics take: probabilities or scores, labels or one-hot rows, which units."""
+"""Find out what Keras's own losses and metrics take: probabilities or scores, labels or one-hot rows, and units."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """The initial part of a keyed table on one server: the buckets whose number modulo `servers` is `index`."""
+    """The part of a keyed table with which one server starts: the buckets whose number modulo `servers` is `index`."""
 
     form: KeyedRows  # the properties of the whole table
     keys: np.ndarray  # int64 [places of the part], the key of each place; EMPTY if the place has no row

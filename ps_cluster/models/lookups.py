@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from ps_cluster.private_names import layers_of
 
-_TABLE = "lookup_table"  # the attribute of Keras's layers
+_TABLE = "lookup_table"  # the attribute of Keras's layers that holds the table
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ class ConstantTable:
             except tf.errors.OpError:
                 keys = values = np.zeros(0)
             if not len(keys):
-                raise ValueError(f"layer '{name}' has no vocabulary: call its adapt(), or give it one")
+                raise ValueError(f"layer '{name}' has no vocabulary: call its adapt(), or pass it a vocabulary")
             hashes = _hashes(tf.constant(keys)).numpy()
         order = np.argsort(hashes)
         self._hashes, self._keys, self._values = hashes[order], keys[order], values[order]

@@ -18,7 +18,7 @@ MOST_COLLECTED = 2**20  # the metrics are updated once this many target values a
 
 
 def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
-    """Return an objective's further metrics, by name. Leave out a metric if compile() has one of its name or class.
+    """Return an objective's further metrics by name, except those whose name or class a metric of compile() has too.
 
     `compiled`: the metrics of compile(), which have to be built.
     """
@@ -28,10 +28,10 @@ def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.
 
 
 def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
-    """Return the metrics that are scored besides the objective's metric and the loss: name → which values are better.
+    """Return the metrics that are scored in addition to the objective's metric and the loss: name → better values.
 
-    This is "max" or "min", or None if Keras does not know it. `compiled`: the metrics of compile(), which have to be
-    built.
+    The better values are "max" or "min", or None if Keras does not know which are better. `compiled`: the metrics of
+    compile(), which have to be built.
     """
     scored = further_metrics(judge, compiled) | compiled.metrics
     return {name: mode_of_metric(metric) for name, metric in scored.items()}

@@ -86,10 +86,11 @@ class PureScope(keras.StatelessScope):
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
-        """Raise ValueError, naming the variable, if the pass read one without a given value, or changed a wrong one.
+        """Raise ValueError if the pass has read a variable without a given value, or changed one that is not allowed.
 
         `may_change`: the variables that the pass may change: the model's statistics and the states of its seeds. The
-        error is raised here and not during the pass, because Keras adds a long text to an error within a layer.
+        error names the wrong variable. It is raised here and not during the pass, because Keras adds a long text to an
+        error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:
@@ -104,8 +105,8 @@ class PureScope(keras.StatelessScope):
                 continue
             what = "weight" if variable.trainable else f"{variable.dtype} variable"
             raise ValueError(
-                f"its forward pass changes the {what} '{variable.path}', which would be lost between workers: only "
-                "float32 variables that are not trainable may change there"
+                f"its forward pass changes the {what} '{variable.path}', and this change would be lost between workers: "
+                "a forward pass may change only float32 variables that are not trainable"
             )
 
 

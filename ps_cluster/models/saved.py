@@ -29,7 +29,10 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a user's model. A regression without a mark gets the mark for outputs in the target's units."""
+    """Return a user's model, with the mark `OWN_UNITS` if it is a regression model that has no mark for its units.
+
+    The mark says that the outputs are already in the units of the target.
+    """
     if not OBJECTIVES[spec.objective].has_units or is_marked(model, UNITS) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)

@@ -64,7 +64,7 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
     the number of blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
-    # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.
+    # The number of blocks before a cut → the cost of the best parts of these blocks, and the first block of each part.
     best: dict[int, tuple[tuple[int, int], list[int]]] = {0: ((0, 0), [])}
     for _ in range(parts):
         longer: dict[int, tuple[tuple[int, int], list[int]]] = {}

@@ -63,13 +63,15 @@ def _check_class(model: keras.Model) -> None:
             raise ValueError(f"its class has a {name} of its own, which is not called here: pass a loss to compile()")
     for layer in layers_of(model):
         if layer.compute_dtype == "float16":
-            raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
+            raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: use bfloat16")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
-            raise ValueError(f"layer '{layer.name}' has synchronized=True, which workers here don't do: leave it out")
+            raise ValueError(f"layer '{layer.name}' has synchronized=True, which is not supported here: leave it out")
         if getattr(layer, "stateful", False):
-            raise ValueError(f"layer '{layer.name}' has stateful=True, whose state workers don't share: leave it out")
+            raise ValueError(f"layer '{layer.name}' has stateful=True, but workers can't share its state: leave it out")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
-            raise ValueError(f"layer '{layer.name}' has renorm=True, whose statistics can't be shared: leave it out")
+            raise ValueError(
+                f"layer '{layer.name}' has renorm=True, but workers can't share its statistics: leave it out"
+            )
     keras.saving.serialize_keras_object(model)  # raises if the best model could not be saved later
 
 
@@ -103,7 +105,7 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
         return
     kind, where = last.type.lower(), last.name.rpartition("/")[0]
     if kind == "softmax" and scores.shape[-1] == 1:
-        raise ValueError(f"'{where}' is a softmax of one number, which is always 1: take sigmoid, or Dense(2)")
+        raise ValueError(f"'{where}' is a softmax of one number, which is always 1: use sigmoid, or Dense(2)")
     if not has_loss(model):
         raise ValueError(
             f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, or compile() it "

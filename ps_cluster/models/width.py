@@ -65,7 +65,7 @@ class DividedLayer(keras.layers.Layer):
             part.build(shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs of all units, [B, ..., units], on the caller's device, and add the weights' penalties."""
+        """Return the outputs of all units, [B, ..., units], on the caller's device. Add the regularisers' losses."""
         outputs = []
         for part, device in zip(self.parts, self._devices, strict=True):
             values = [variable.value for variable in part.trainable_variables]
@@ -75,7 +75,10 @@ class DividedLayer(keras.layers.Layer):
         return tf.concat(outputs, -1)
 
     def _run(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
-        """Return the output of a part whose variables have these values, and the penalties of the values, [] each."""
+        """Return the output of a part of the layer, computed with `values` as the part's variables.
+
+        After the output follows the regularisation loss of each value that has a regulariser, [] each.
+        """
         with keras.StatelessScope(zip(part.trainable_variables, values)):
             output = part(inputs)
         return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
@@ -122,7 +125,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another one")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return, by the id of each trainable variable, its device's number and its positions in the whole vector."""
+        """Return a mapping: id of a trainable variable → number of its device, its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}

@@ -110,5 +110,5 @@ def test_an_update_that_is_a_mean_is_refused_by_name():
 def test_a_reserved_key_stops_the_step_with_the_name_of_the_layer():
     tables = Tables([network()[1]])
     calls = [TableCall(tables.tables[0], tf.constant([1, EMPTY], tf.int64))]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="DynamicEmbedding layer keys that are reserved"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="DynamicEmbedding layer keys got reserved keys"):
         tables.table_rows_of(calls, servers=1)

@@ -165,13 +165,13 @@ def with_lora():
     return model, "ids"
 
 
-BY_WEIGHTS = "its ids depend on weights, so they are not known before the weights are"
+BY_WEIGHTS = "its ids depend on weights, so they are not known before the pull"
 WHOLE = {
     "argmax of a Dense": (with_ids_by_weights, [], BY_WEIGHTS),
     "moving statistics": (with_ids_by_statistics, [], BY_WEIGHTS),
     "another table": (with_ids_by_another_table, ["first"], BY_WEIGHTS),
     "one of two calls": (with_one_of_two_calls_by_weights, [], BY_WEIGHTS),
-    "a tied output": (lambda: (Tied(), "ids"), [], "something else reads its weights too"),
+    "a tied output": (lambda: (Tied(), "ids"), [], "another part of the network reads its weights too"),
     "never called": (lambda: (NeverCalled(), "ids"), ["other"], "the network never calls it"),
     "called in a recurrent cell": (with_a_call_in_a_cell, [], "it is called within a loop or a condition"),
     "a regulariser": (
@@ -392,5 +392,5 @@ def test_an_id_out_of_range_is_an_error_that_names_the_layer_and_the_ids():
         ids[1, 2] = wrong
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             look_up(tf.constant(ids))
-        told = f"ids outside of 0 to 29, the rows of the Embedding layer table:] [{wrong}]"
+        told = f"the Embedding layer table has rows 0 to 29, but got the ids:] [{wrong}]"
         assert told in str(error.value)

@@ -102,7 +102,7 @@ def frozen_end(row):
     return end(LAYERS.Dense(3)(row))
 
 
-AS_THEY_ARE = "targets as they are (its end is not known to be linear)"
+AS_THEY_ARE = "targets as they are (its last layer is not known to be linear)"
 ENDS = {
     "two parts that are added up": (wide_and_deep, IN_DEVIATIONS, IN_DEVIATIONS),
     "a change of an input": (lambda row: row[:, :1] + LAYERS.Dense(1)(row), AS_THEY_ARE, AS_THEY_ARE),

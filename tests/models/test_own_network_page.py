@@ -149,7 +149,7 @@ def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_
     for file in ("mine.keras", "again.keras"):  # what a run saves, too
         loaded = check_network(load_saved(Path(file), REGRESSION), REGRESSION)
         judge = judge_of(REGRESSION, model=loaded)
-        assert judge.reading == "targets as they are (a saved model returns them in their units)"
+        assert judge.reading == "targets as they are (the saved model already returns the target's units)"
         assert float(judge.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
         judge.finished(loaded).save("again.keras")
         assert loaded(row).numpy() == pytest.approx(model(row).numpy())

@@ -51,7 +51,7 @@ def test_an_error_in_the_users_own_computation_is_told_with_its_layer_and_its_re
         tf.function(step.rows, autograph=False)(tf.constant(0, tf.int64))
     place, _, reason = str(failure_of_computation(error.value)).partition(": ")
     assert re.fullmatch(r"the network's own computation failed \(test_step.py:\d+\)", place)
-    told = "assertion failed: [ids outside of 0 to 9, the rows of the Embedding layer words:] [20 20 20 20]"
+    told = "assertion failed: [the Embedding layer words has rows 0 to 9, but got the ids:] [20 20 20 20]"
     assert reason == told
 
 

@@ -1,7 +1,8 @@
 """The network of airbench (Jordan 2024, arXiv:2404.00498, section 3), the default network.
 
 Its convolutions are updated by Muon, as in airbench94_muon (github.com/KellerJordan/cifar10-airbench). The first half of the
-training has smaller images. The modes that divide the network among the workers can't use Muon, and have Nesterov's momentum.
+training has smaller images. The modes that divide the network among the workers can't use Muon, so they use Nesterov's
+momentum.
 """
 
 from __future__ import annotations

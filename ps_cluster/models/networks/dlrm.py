@@ -27,11 +27,11 @@ from ps_cluster.models.networks import (
 
 
 class DlrmSettings(NetworkSettings):
-    row_width: int = Field(default=8, ge=1, le=4096, description="Numbers in each row of the tables.")
+    row_width: int = Field(default=8, ge=1, le=4096, description="Number of values in each row of the tables.")
     bottom: Units = Field(
         default=(64,),
-        description="Units of the dense layers for the columns of numbers (the bottom MLP). One more layer, as wide as a row, "
-        "follows.",
+        description="Units of the dense layers for the columns of numbers (the bottom MLP). One more dense layer follows "
+        "them. It has as many units as a row has values.",
     )
     top: Units = Field(
         default=(128, 64),
