@@ -304,7 +304,7 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return the calls of tables in a forward pass, in order, and the variables that it reads but are not in `given`.
+        """Return a forward pass's calls of tables, in order, and the variables that it reads but `given` does not have.
 
         `value`: [], the number with which the vectors that these calls return are filled.
         """

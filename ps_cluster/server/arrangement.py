@@ -1,9 +1,9 @@
 """Describe where the weights of each shard are in the vector of the whole network.
 
-A shard's vector is a sequence of parts. Mostly it is a single part, a range of the network's vector. With embedding
-tables and k parameter servers, a shard has a range of the weights outside of tables, followed by every k-th row of each
-table. Such a part is described by a few numbers, because a list of positions would take twice as much memory as the
-tables. In the modes `layers` and `width`, each part is a list of positions.
+A shard's vector is a sequence of parts. Usually it is a single part, which is a range of the network's vector. With
+embedding tables and k parameter servers, a shard has a range of the weights outside of tables, followed by every k-th
+row of each table. Each of these parts is described by a few numbers, because a list of positions would take twice as
+much memory as the tables. In the modes `layers` and `width`, each part is a list of positions.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Arrangement:
                 yield Block(low, high, pieces)
 
     def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
-        """Convert positions in a shard's vector (`places`, int64 [k]) to those in the network's vector, int64 [k]."""
+        """Convert `places`, positions in a shard's vector, int64 [k], to positions in the network's vector, int64 [k]."""
         if len(self._of_shards[shard]) == 1:  # `places` may cover all weights, so avoid needless arrays
             return self._of_shards[shard][0].positions(places)
         ends, found = self._ends[shard], np.empty(len(places), np.int64)

@@ -13,7 +13,7 @@ class Capabilities:
       waits: whether a push may have to wait in the shard and be tried again. Such a shard does not support exchanges (a
         push and a pull in one message), so its mode needs a different graph for workers (`Mode.dispatch`).
       drops: whether the shard may drop a push. The worker then pulls again and retries the step.
-      stops: whether a worker asks the shard between local steps if a push would still be accepted. If it would not, the
+      stops: whether a worker asks the shard, between its local steps, if a push would still be accepted. If not, the
         worker takes no more local steps.
       limits_batches: whether the answer to a pull says how many batches the worker may take.
       vectors_given: the number of vectors of weights in the answer to a pull. Several are returned as [vectors, n].

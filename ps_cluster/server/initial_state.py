@@ -119,7 +119,7 @@ def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list
         ends.append(end)
     if matrices and ends[-2] == length:
         raise UserError(
-            f"cluster.parameter_servers: got {shards}: with this optimizer rule each matrix is whole on one parameter server, "
-            f"and the {len(matrices)} matrices of this network leave no weights for the last server: choose fewer"
+            f"cluster.parameter_servers: got {shards}: this optimizer rule keeps each matrix whole on one parameter server, "
+            f"and the network's {len(matrices)} matrices leave no weights for the last server: choose fewer servers"
         )
     return ends[1:]

@@ -17,18 +17,19 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """All values that are kept for the rows of one table group: the variables, their values, or their dtypes.
+    """Everything that is kept for the rows of one table group. The fields are variables, their values, or their dtypes.
 
     A row is identified by its place, or by its key in a table of keys (server/table_shard.py). The pulled rows may
-    differ from the pushed rows.
+    differ from the pushed rows. In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to
+    end.
     """
 
     given_places: V  # int64 [u], the places or keys of the rows that the worker gets
     given: V  # float32 [u * width], these rows as the worker gets them
-    at_pull: V  # float32 [u * width], these rows as they are in the table
+    at_pull: V  # float32 [u * width], these rows as they are in the table at the pull
     places: V  # int64 [u], the places of the rows that the update changes
-    keys: V  # int64 [u], their keys
-    gradient: V  # float32 [u * width], as received
+    keys: V  # int64 [u], the keys of these rows
+    gradient: V  # float32 [u * width], the gradient of these rows, as received
     before: V  # float32 [1 + slots, u * width], the rows and slots before the update
     after: V  # float32 [1 + slots, u * width], the rows and slots after the update
 
@@ -61,8 +62,9 @@ class KeptRows:
     def _in_table(self, places: tf.Tensor) -> tf.Tensor:
         """Return rows as they are in the table, float32 [u * width]. `places`: the places or keys of the rows, int64 [u].
 
-        This does not use the method that a pull uses, so that the proof can find a mistake in that method. A table of
-        keys is an exception: only that method finds the row of a key, so the proof can't find a mistake in it.
+        This does not use the method that a pull uses, so that the proof (evaluation/recomputation.py) can find a
+        mistake in that method. A table of keys is an exception: only that method finds the row of a key, so the proof
+        can't find a mistake in that method.
         """
         if isinstance(self._table, KeyedTableShard):
             return self._table.read(places, tf.float32)
@@ -91,10 +93,10 @@ class KeptRows:
         return RowValues(*(variable.read_value() for variable in self._kept))
 
     def added_to(self, shard: SampledShard, group: int, first: int, values: RowValues[tf.Tensor]) -> SampledShard:
-        """Return a shard's record with the kept rows added to it.
+        """Return `shard`, the record of a sampled update, with the kept rows added.
 
         Args:
-          group: the number of the group.
+          group: the number of the table group.
           first: the position of the group's first weight in the shard's vectors.
           values: the result of `read`.
         """

@@ -4,7 +4,7 @@
     push    keys ──►  places of their rows. These steps come first, in the shard's critical section:
               the version is noted as the last use of each key; a key that has expired counts as new
               a key that is pushed for the `admit_after`-th time is admitted; until then its gradients are dropped
-              an admitted key gets an empty place of its bucket; if there is none, the row that was unused for longest
+              an admitted key gets an empty place in its bucket; if there is none, the row that was unused for longest
               is evicted, and the key gets its place. The key's row starts with its initial values
 
 So the content of a table depends only on the updates and their order, like all other weights.

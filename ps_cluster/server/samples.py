@@ -1,14 +1,15 @@
 """Keep everything from which a few sampled updates were computed, so that the evaluator can compute them again.
 
-    chief      arm ──►                            requests one update, or the next update of one worker
+    chief      arm ──►                            reserves a place for one update, or for the next update of one worker
     worker     pull or exchange ──► keep_given    the weights and statistics that the worker gets for its step
     worker     push ──► keep_change               the gradient, weights and slots before and after, at some positions
-    chief      take ──►                           reads everything that was kept, and disarms the place
+    chief      take ──►                           reads everything that was kept, and frees the place
 
-A place is the memory for one sampled update. Everything is read and kept in the critical section of the shard, together
-with the pull or push itself. The weights that a pull has given to a worker are kept completely, because the gradient
-can't be computed again from a part of them. For the other vectors a sample of positions is enough, because most rules
-act on each weight by itself. For a rule that needs whole matrices, the sample is a range that has at least one of them.
+A place is the memory for one sampled update. A place is armed while it is reserved for an update. Everything is read
+and kept in the critical section of the shard, together with the pull or push itself. The weights that a pull has given
+to a worker are kept completely, because the gradient can't be computed again from a part of them. For the other vectors
+a sample of positions is enough, because most rules update each weight independently. For a rule that needs whole
+matrices, the sample is a range that has at least one of them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from ps_cluster.runs.update_samples import LARGEST_MATRIX, SampledShard
 from ps_cluster.server.kept_rows import KeptRows, RowValues
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
-NOT_ARMED = -2  # an update number that no pull asks for
+NOT_ARMED = -2  # the update number of a place that is not reserved; no update has this number
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
 
 MOST_PLACES = 8  # the largest number of places
 MOST_BYTES = 2**22  # the limit for all places together, unless a single place needs more
 WHOLE_UP_TO = 32_768  # the vectors of shards with at most this many weights are kept completely
 ALL_WORKERS = -1  # instead of a worker's number: the update is the mean of a round
-ANY_WORKER = -2  # instead of a worker's number: this place takes the update of any worker
+ANY_WORKER = -2  # instead of a worker's number: this place keeps an update of any worker
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class UpdateSamples:
         vectors_kept = 4 + 2 * len(self._slots) + len(self._of_pull)
         self._count = self._length if self._length <= WHOLE_UP_TO else self._length // vectors_kept
         self._stride = max(1, self._length // max(1, self._count))
-        # With matrices, the kept positions are a range that begins at one of these. The ranges cover all positions.
+        # With matrices, the kept positions are a range that begins at one of `_begins`. The ranges cover all positions.
         self._begins: list[int] = []
         if matrices := [one for one in matrices if one.size <= LARGEST_MATRIX]:
             self._stride, self._count = 1, max(self._count, *(one.size for one in matrices))
@@ -155,7 +156,7 @@ class UpdateSamples:
         statistics: tf.Tensor,
         rows: Sequence[tuple[tf.Tensor, tf.Tensor]] = (),
     ) -> tf.Tensor:
-        """Keep the values that a worker pulls for an update, if a place is armed for this update. Returns 0, int32 [].
+        """Keep the values that a worker pulls for an update, if a place is reserved for it. Returns 0, int32 [].
 
         Args:
           update, worker, version: int64 [].
@@ -279,13 +280,13 @@ class UpdateSamples:
             return self._section.execute(arm)
 
     def arm(self, place: int, update: int, *, worker: int = ANY_WORKER, offset: int) -> None:
-        """Arm a place to keep an update.
+        """Reserve a place for keeping an update.
 
         Args:
-          update: the update's number.
-          worker: if a worker is named, the place keeps the first update from `update` on for which that worker pulls
-            weights.
-          offset: a random number, which decides at which positions vectors are kept.
+          update: the number of the update.
+          worker: if a worker is named, the place keeps that worker's first update whose number is at least `update`.
+          offset: a random number. It selects the positions at which vectors are kept, because large vectors are kept
+            only in part.
         """
         if self._begins:
             offset = self._begins[offset % len(self._begins)]
@@ -321,7 +322,7 @@ class UpdateSamples:
             return taken
 
     def take(self, place: int) -> SampledShard | None:
-        """Return the update that was kept at a place, and disarm the place; None if no update is complete there."""
+        """Return the update that was kept at a place, and free the place; None if no update is complete there."""
         kept = self._take(tf.constant(place, tf.int64))
         if int(kept.stage) != _CHANGED:
             return None

@@ -193,7 +193,7 @@ class ParameterShard:
             self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
             every = method.gathered_gradients(config)
             self._gathered_gradients = every or 1
-            # Even if every gradient changes the weights, because a resumed run with more workers may gather gradients.
+            # It exists even if every gradient changes the weights: a resumed run with more workers may gather gradients.
             self._gathered = None if every is None else tf.Variable(tf.zeros_like(self.weights), trainable=False)
             lowers_rate = config.mode_kind.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
@@ -567,8 +567,8 @@ class ParameterShard:
     def slots(self) -> dict[str, tf.Variable]:
         """The state of update rule, staleness method and lookahead by name: float32 [n], [workers, n] or [].
 
-        Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof compares them with
-        the result of `equation`.
+        Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof
+        (evaluation/recomputation.py) compares them with the result of `equation`.
         """
         gathered = {} if self._gathered is None else {"gathered": self._gathered}
         return self._rule.slots | self._correction.slots | gathered | self._lookahead.slots

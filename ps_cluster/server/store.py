@@ -36,7 +36,7 @@ from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
-"""Each shard's answer to a pull."""
+"""For each shard, the tensors of its answer to a pull."""
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -70,11 +70,11 @@ class StepPush(NamedTuple):
     """The result of a step, as a worker pushes it to all shards together."""
 
     step: tf.Tensor  # int64 [], the step id
-    versions: tf.Tensor  # int64 [ps], as pulled
+    versions: tf.Tensor  # int64 [ps], the version that was pulled from each shard
     # [n] in the wire's dtype, or in float32 if pushes are compressed, followed by the rows' gradients
     gradient: tf.Tensor
     fresh: tf.Tensor  # float32 [m], as in `Push`
-    # float64 [ps, len(WORKER_COLUMNS)], each shard's as in `Push`; [len(WORKER_COLUMNS)] if all shards get the same
+    # float64 [ps, len(WORKER_COLUMNS)], for each shard as in `Push`; [len(WORKER_COLUMNS)] if all shards get the same
     columns: tf.Tensor
     rows: Rows = NO_ROWS  # the rows of embedding tables that the step has pulled
 
@@ -259,7 +259,7 @@ class ParameterStore:
 
         Args:
           seconds: the time to add to the shards' clocks: the time since the last tick, but at most one polling
-            interval. During a longer look, the chief has seen no pushes.
+            interval. If more time has passed, the rest does not count, because the chief has seen no pushes meanwhile.
           handed_out: the number of steps handed out so far; NO_END if more may follow before the next tick.
           present: the workers that take part; None: all of them.
         """
@@ -331,7 +331,7 @@ class ParameterStore:
         return min((shard.samples.places for shard in self.shards if shard.samples), default=0)
 
     def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
-        """Arm a place in every shard to keep an update, see `UpdateSamples.arm`."""
+        """Reserve a place in every shard for keeping an update, see `UpdateSamples.arm`."""
 
         def arm(shard: ParameterShard) -> None:
             if shard.samples is not None:
@@ -340,7 +340,7 @@ class ParameterStore:
         self._on_all(arm)
 
     def take_sample(self, place: int) -> list[SampledShard | None]:
-        """Return each shard's part of the update for which a place was armed, see `UpdateSamples.take`."""
+        """Return each shard's part of the update for which a place was reserved, see `UpdateSamples.take`."""
         taken = self._on_all(lambda shard: shard.samples.take(place) if shard.samples else None)
         return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
 

@@ -135,7 +135,7 @@ def codec_of(config: RunConfig, length: int) -> Codec:
 
 
 # A message packs several tensors into one byte vector, so that a pull or push is one transfer. A vector of at least
-# LARGE_BYTES is sent by itself: packing and unpacking would copy it, which costs more than a second transfer.
+# LARGE_BYTES is sent separately: packing and unpacking would copy it, which costs more than a second transfer.
 LARGE_BYTES = 2**20
 
 
@@ -144,14 +144,14 @@ class MessageLayout:
     """The dtype and length of each vector of a message, in order.
 
     Put the longest vector first, so that it stays aligned in memory. If the message stays within a process (`is_sent`
-    is False), every vector is sent by itself.
+    is False), every vector is passed on separately.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
     is_sent: bool = True
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: those that are sent by themselves, then all others joined as uint8 [bytes].
+        """Return the tensors to send: those that are sent separately, then all other vectors joined as uint8 [bytes].
 
         Raises:
           TypeError: the dtype of a vector differs from `fields`. This method does not cast vectors.
@@ -175,7 +175,7 @@ class MessageLayout:
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
-        """Return a message with only the last vector. An empty tensor replaces each vector that is sent by itself."""
+        """Return a message with only the last vector. An empty tensor replaces each vector that is sent separately."""
         alone = [dtype for (dtype, _), is_alone in zip(self.fields[:-1], self._alone) if is_alone]
         return [*(tf.zeros([0], dtype) for dtype in alone), as_bytes(last) if self.is_sent else last]
 
@@ -193,7 +193,7 @@ class MessageLayout:
 
     @property
     def _alone(self) -> list[bool]:
-        """For each vector, whether it is sent by itself."""
+        """For each vector, whether it is sent separately."""
         return [not self.is_sent or dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
 
 

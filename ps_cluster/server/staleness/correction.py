@@ -107,9 +107,9 @@ class Correction(Generic[OwnSettings]):
         return tf.constant(True)
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
-        """Return operations that update the method's state from the step that an update has made.
+        """Return operations that update the method's state from the change of the weights by an update.
 
-        The returned operations run after the update. `before` was read before it.
+        The returned operations run after the update. `before` was read before the update.
 
         Args:
           before: float32 [n], the weights before the update.

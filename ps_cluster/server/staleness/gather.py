@@ -17,7 +17,7 @@ class GatherSettings(StalenessSettings):
         default=None,
         ge=1,
         le=100_000,
-        description="The weights change once per this many gradients; null: as many as there are workers.",
+        description="The weights change once for every K gradients, where K is this number; null: the number of workers.",
     )
 
     def every(self, workers: int) -> int:

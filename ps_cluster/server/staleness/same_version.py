@@ -42,5 +42,5 @@ class SameVersionMethod(GatherMethod):
         if config.mode_kind.delay(config):
             raise ValueError(
                 f"mode.simulate_workers: got {config.mode_kind.emulated_workers(config)}: no gradient would be "
-                f"computed from the newest weights, and staleness.method {self.name} drops all others: leave it out"
+                f"computed from the newest weights, and staleness.method {self.name} drops all older ones: leave it out"
             )

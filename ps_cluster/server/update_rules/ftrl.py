@@ -21,8 +21,8 @@ class FtrlSettings(RuleSettings):
         default=-0.5,
         ge=-1,
         le=0,
-        description="The learning rate of each weight falls with this power of its sum of squared gradients; 0: it "
-        "does not fall.",
+        description="The learning rate of each weight is proportional to this power of the sum of its squared gradients; "
+        "0: the rate does not fall.",
     )
     initial_accumulator_value: float = Field(
         default=0.1,
@@ -158,11 +158,13 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         why = "rule ftrl computes the weights from sums of gradients alone, so"
         if decay := config.optimizer.weight_decay:
             raise ValueError(
-                f"optimizer.weight_decay: got {decay:g}: {why} their decay would be lost: set 0, and use optimizer.l2 "
+                f"optimizer.weight_decay: got {decay:g}: {why} weight decay would be lost: set 0, and use optimizer.l2 "
                 "instead"
             )
         if every := config.lookahead.every_updates:
-            raise ValueError(f"lookahead.every_updates: got {every}: {why} their mean would be lost: set 0")
+            raise ValueError(
+                f"lookahead.every_updates: got {every}: {why} the mean of the weights would be lost: set 0"
+            )
         if config.mode_kind.promise.takes_local_steps:
             raise ValueError(
                 f"optimizer.rule: got 'ftrl': {why} the weights that a worker pulls in mode {config.mode.name} would "

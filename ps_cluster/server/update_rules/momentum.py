@@ -12,7 +12,9 @@ from ps_cluster.server.update_rules.rule import LinearUpdate
 
 
 class MomentumSettings(RuleSettings):
-    momentum: Momentum = Field(default=0.9, description="The momentum. Asynchronous training acts like more momentum.")
+    momentum: Momentum = Field(
+        default=0.9, description="The momentum. Asynchronous training has the effect of more momentum."
+    )
 
     @property
     def slowest_decay(self) -> float:

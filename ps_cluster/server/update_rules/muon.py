@@ -30,8 +30,8 @@ class MatrixSettings(MomentumSettings):
         strict=False,
         max_length=100,
         description="The update of a variable is made orthogonal if the variable's path contains one of these patterns "
-        "(*: any characters, ?: one character). With muon all other variables follow rule nesterov, with muon_adam rule "
-        "adam.",
+        "(*: any characters, ?: one character). All other variables follow the rule nesterov if the rule is muon, and "
+        "the rule adam if it is muon_adam.",
     )
     fixed_norm_every: int = Field(
         default=0,
@@ -155,7 +155,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
           velocity, update: v and u, float32 [n].
           updates_before: int64 [].
         Returns:
-          The step, float32 [n], which is used only at positions outside of matrices, and slot → float32 [n].
+          The step, float32 [n], which is used only at positions outside of matrices. The new slots, name → float32 [n].
         """
         return update, {}
 

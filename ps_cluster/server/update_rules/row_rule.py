@@ -1,4 +1,4 @@
-"""The base class of update rules for rows of embedding tables. They change only the rows that have a gradient.
+"""The base class of update rules for rows of embedding tables. These rules change only rows that have a gradient.
 
 With sgd and adagrad, a weight whose gradient is 0 does not change, so the result is the same as for a whole table. With
 ftrl it is the same from the first gradient of a row on. Before that, the row keeps its initial weights, whereas a whole
