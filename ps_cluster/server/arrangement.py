@@ -154,7 +154,7 @@ class Arrangement:
                 yield Block(low, high, pieces)
 
     def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
-        """Convert `places`, positions in a shard's vector, int64 [k], to positions in the network's vector, int64 [k]."""
+        """Convert positions in a shard's vector to positions in the network's vector. `places` and result: int64 [k]."""
         if len(self._of_shards[shard]) == 1:  # `places` may cover all weights, so avoid needless arrays
             return self._of_shards[shard][0].positions(places)
         ends, found = self._ends[shard], np.empty(len(places), np.int64)

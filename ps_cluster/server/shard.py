@@ -193,7 +193,7 @@ class ParameterShard:
             self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
             every = method.gathered_gradients(config)
             self._gathered_gradients = every or 1
-            # It exists even if every gradient changes the weights: a resumed run with more workers may gather gradients.
+            # It exists even if each gradient changes the weights, as a resumed run with more workers may gather gradients.
             self._gathered = None if every is None else tf.Variable(tf.zeros_like(self.weights), trainable=False)
             lowers_rate = config.mode_kind.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None

@@ -23,7 +23,8 @@ class DropSettings(StalenessSettings):
     stop: bool = Field(
         default=False,
         description="Between its local steps, a worker asks the parameter server whether the push after these steps "
-        "would be dropped. If so, the worker takes no more of these steps. Each question is a round trip to the parameter server.",
+        "would be dropped. If so, the worker takes no more of these steps. Each question is a round trip to the "
+        "parameter server.",
     )
 
 
