@@ -17,7 +17,7 @@ from ps_cluster.private_names import layers_of
 
 
 def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
-    """Return the best model of a run as the evaluator has saved it to `file`.
+    """Return the best model of a run, which the evaluator has saved to `file`.
 
     Keras can't load a file with layers that it doesn't know, such as a `Lambda` of Python code, or a class that is
     defined in a script or inside a function. Such a network is built again by the code that the user has named, and
@@ -38,7 +38,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
 
 def is_built_by_code(name: str) -> bool:
-    """Return whether a network is built by a user's code, and is not one of this package or a saved model."""
+    """Return whether a user's code builds a network: it is neither a network of this package nor a saved model."""
     return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
 
 

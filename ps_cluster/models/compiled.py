@@ -46,7 +46,7 @@ def has_loss(model: keras.Model) -> bool:
 
 
 class CompiledLoss:
-    """The weighted sum of the losses that a model was compiled with, one for each output.
+    """The weighted sum of the losses that a model was compiled with. Each loss belongs to one output.
 
     Keras matches the losses to the outputs, whether by names, lists or dictionaries, and reads `loss_weights`. Keras's
     own sum is not used, because it also writes a metric for each output into variables of the process that built the
@@ -171,7 +171,7 @@ class CompiledMetrics:
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
     def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
-        """Update the metrics with a batch. If this is called in a graph, their variables are created outside of it.
+        """Update the metrics with a batch. In a graph, the variables of the metrics are created outside of the graph.
 
         `probabilities`: the outputs as probabilities, in the same structure.
         """
@@ -186,7 +186,7 @@ class CompiledMetrics:
         self._update(targets, outputs, probabilities)
 
     def check_on(self, targets: Targets, outputs: Outputs) -> None:
-        """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or returns no single number."""
+        """Check the metrics on a batch, and reset them. Raises ValueError unless each one returns a single number."""
         if self._metrics is None:
             return
         try:

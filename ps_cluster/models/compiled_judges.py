@@ -89,7 +89,7 @@ class CompiledJudge(Judge):
         return self._loss(*self._as_loss_takes(targets, outputs), weights, part)
 
     def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the batch's mean loss for every example, [B], because a loss may be defined only for whole batches."""
+        """Return the batch's mean loss as each example's loss, [B]: a loss may be defined only for whole batches."""
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
         return tf.fill(examples, self._loss.mean(*self._as_loss_takes(targets, outputs)))
 

@@ -37,7 +37,7 @@ class NetworkPart:
 
 
 class PartedForward(NamedTuple):
-    """The result of a forward pass, in training mode, of a network in parts. Compare `flat.Forward`."""
+    """The result of a divided network's forward pass in training mode. Compare `flat.Forward`."""
 
     outputs: Outputs
     fresh: list[tf.Tensor]  # for each part, float32 [m of the part]: `flat.Forward.fresh` of its statistics
@@ -45,7 +45,7 @@ class PartedForward(NamedTuple):
 
 
 class PartedNetwork(Protocol):
-    """A network in parts, each on its own device, as a pure function that takes a vector of weights for each part."""
+    """A network that is divided over devices, as a pure function that takes one vector of weights for each part."""
 
     parts: list[NetworkPart]
     output_device: str  # the device that returns the outputs
@@ -66,7 +66,7 @@ class PartedNetwork(Protocol):
 
 
 def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Tensors) -> Result:
-    """Compute `function(*given)`, and later its backward pass, on a device. Return its tensors, in any structure.
+    """Compute `function(*given)`, and later its backward pass, on a device. The result is any structure of tensors.
 
     With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """

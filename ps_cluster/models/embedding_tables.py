@@ -109,7 +109,7 @@ class Tables:
         return values
 
     def keyed_parts(self) -> dict[int, KeyedPart]:
-        """Return the tables of keys, with the keys that they have at the start, by the number of their group."""
+        """Return a mapping: number of a group → the table of keys that is this group, with its initial keys."""
         return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
 
     @contextmanager

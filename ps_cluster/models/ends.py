@@ -26,7 +26,7 @@ class NetworkEnd:
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Store the model, which is traced only when needed. `array`: the array with the targets of the output."""
+        """Store the model, which is traced only when needed. `array`: the target array of the output in question."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 

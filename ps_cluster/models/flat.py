@@ -73,7 +73,7 @@ class FlatLayout:
         return np.repeat(np.array(chosen, np.float32), self.sizes)
 
     def matrices(self, patterns: Sequence[str]) -> list[Matrix]:
-        """Return the position of each variable with at least two axes and one of the patterns in its path.
+        """Return the position of each variable that has two axes or more and whose path contains one of the patterns.
 
         The last axis (units or filters) becomes the columns, and all other axes together become the rows. The kernels
         of queries, keys and values in Keras's attention, [inputs, heads, units of a head], are an exception: their

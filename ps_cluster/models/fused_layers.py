@@ -64,7 +64,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised. Keras's own code does what the kernel can't."""
+        """Return `inputs` [B, height, width, channels] normalised. Keras's own code handles what the kernel can't."""
         if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         training = training and self.trainable

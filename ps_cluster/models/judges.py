@@ -327,7 +327,7 @@ class MultiLabelJudge(ObjectiveJudge):
         return targets, _without_nan(self.prediction(outputs))
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return targets uint8 [B, L] and probabilities float32 [B, L]."""
+        """Return the targets, uint8 [B, labels], and the probabilities, float32 [B, labels]."""
         sound = tf.where(tf.math.is_finite(outputs), self.prediction(outputs), math.nan)
         return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
 

@@ -86,7 +86,7 @@ class PureScope(keras.StatelessScope):
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
-        """Raise ValueError if the pass has read a variable without a given value, or changed one that is not allowed.
+        """Raise ValueError if the pass read a variable without a given value, or changed one outside of `may_change`.
 
         `may_change`: the variables that the pass may change: the model's statistics and the states of its seeds. The
         error names the wrong variable. It is raised here and not during the pass, because Keras adds a long text to an

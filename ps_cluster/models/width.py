@@ -125,7 +125,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another one")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return a mapping: id of a trainable variable → number of its device, its positions in the whole vector."""
+        """Return a mapping: id of a trainable variable → (number of its device, positions in the whole vector)."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}

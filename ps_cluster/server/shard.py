@@ -51,7 +51,7 @@ NO_STEP = -1  # instead of a step id if there is no step
 
 
 def columns_by_name(columns: tf.Tensor) -> WorkerColumns:
-    """Return the worker's columns of the ledger, float64 [len(WORKER_COLUMNS)], by name, float64 [] each."""
+    """Return the worker's columns of a ledger row by name, float64 [] each. `columns`: float64 [columns]."""
     return WorkerColumns(*tf.unstack(columns, len(WORKER_COLUMNS)))
 
 

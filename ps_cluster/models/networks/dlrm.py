@@ -44,7 +44,7 @@ class Dlrm(NetworkOfKeys[DlrmSettings]):
     Settings = DlrmSettings
 
     def build(self, examples: ExampleSpec, settings: DlrmSettings) -> keras.Model:
-        """Return the network. Examples without numbers have no bottom layers."""
+        """Return the network. If the examples have no numbers, it has no bottom layers."""
         inputs, rows, numbers = columns_of(examples, settings.row_width)
         units = (*settings.bottom, settings.row_width)
         dense = [dense_layers(joined(numbers), units, "bottom")] if numbers else []

@@ -83,7 +83,7 @@ class Correction(Generic[OwnSettings]):
         return weights
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
-        """Return operations that remember the weights which a worker pulled.
+        """Return operations that store the weights that a worker pulled.
 
         Args:
           worker: int64 [].

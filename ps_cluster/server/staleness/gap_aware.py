@@ -1,4 +1,4 @@
-"""Staleness method gap_aware: a gradient counts less, the further the weights have moved since its pull."""
+"""Staleness method gap_aware: the more the weights have changed since its pull, the less a gradient counts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
 class GapAwareMethod(StalenessMethod[StalenessSettings]):
     name = "gap_aware"
-    says = "a gradient counts for less, the further the weights have moved since its pull"
+    says = "the more the weights have changed since its pull, the less a gradient counts"
     correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:

@@ -20,7 +20,7 @@ class CompiledSettings(RuleSettings):
 
 
 class Compiled(OptimizerRule[CompiledSettings]):
-    """Takes rule, rate, weight decay and clipping from the network's compile(), or adam at rate 0.001 if there is none.
+    """Takes rule, rate, weight decay and clipping from the network's compile(). Without it: adam at rate 0.001.
 
     This rule is a placeholder, which another rule replaces before any process starts
     (`launch.local_run.complete_config`). So it has no update.
