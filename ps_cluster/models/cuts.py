@@ -41,7 +41,7 @@ class PartedForward(NamedTuple):
 
     outputs: Outputs
     fresh: list[tf.Tensor]  # for each part, float32 [m of the part]: `flat.Forward.fresh` of its statistics
-    losses: list[tf.Tensor]  # [] each
+    losses: list[tf.Tensor]  # [] each, as in `flat.Forward`
 
 
 class PartedNetwork(Protocol):

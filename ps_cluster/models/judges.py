@@ -121,7 +121,7 @@ class ObjectiveJudge(Judge):
 
     gives_scores = False  # whether outputs that are not probabilities are scores of classes or labels
     of_probabilities = False  # whether the outputs are probabilities, not scores
-    needs_mark = False  # whether only the loss shows `of_probabilities`, so that the saved model needs a mark
+    needs_mark = False  # whether only the loss shows that outputs are probabilities, so a saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or values in standard deviations. `training`: see `judge_of`."""

@@ -46,7 +46,7 @@ def blocks_of(model: keras.Model) -> list[Block]:
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
-        layers = dict.fromkeys(node.operation for node in nodes[begin:end] if not node.is_input)  # once each
+        layers = dict.fromkeys(node.operation for node in nodes[begin:end] if not node.is_input)  # each layer once
         variables = [v for layer in layers for v in getattr(layer, "trainable_variables", ())]
         weights = sum(prod(v.shape) for v in variables)
         output = None if end == len(nodes) else _crossing(graph, nodes, end)[0]

@@ -37,7 +37,7 @@ class RateOfMoreWorkers:
         """
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)  # updates after each worker's last
+        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)  # updates since each worker's last
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:

@@ -16,7 +16,7 @@ from ps_cluster.server.rate_of_more_workers import NEVER
 from ps_cluster.server.table_shard import assign_rows
 from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServer
 
-if TYPE_CHECKING:  # a shard has a ShardCheckpoint
+if TYPE_CHECKING:  # a shard imports ShardCheckpoint
     from ps_cluster.server.shard import ParameterShard
 
 

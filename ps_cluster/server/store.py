@@ -369,7 +369,7 @@ class ParameterStore:
           UserError: the arrays belong to another network, optimizer or number of parameter servers.
         """
         shapes = [shard.checkpoint.shapes for shard in self.shards]
-        # For arrays by shard, the number of shards; for vectors, rank and length.
+        # For an array with an entry for each shard, the number of shards; for a vector, its rank and length.
         expected = {
             name: (len(shapes),) if _is_by_shard(name) else (len(shape), sum(of_shard[name][-1] for of_shard in shapes))
             for name, shape in shapes[0].items()
