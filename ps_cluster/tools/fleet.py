@@ -117,7 +117,7 @@ class Fleet:
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. Runs that died continue in new processes."""
         for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
-            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: it is killed")
+            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s, so it is killed")
             self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
@@ -226,7 +226,7 @@ def train_at_once(
     Args:
       start_next: starts the next run in `fleet`, and returns whether there was one.
       ended: is called with each run that is over.
-      look: is called several times a second.
+      look: is called about every `POLL_INTERVAL_S` seconds, so that the caller can read new scores of the runs.
     """
     clock = clock or AwakeClock()
     passed_on, deadline = 0, math.inf

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 @option(
     "--batches",
     type=LIST,
-    help="Which batch size is equal in all arms: same_per_update, same_per_worker; default: both in turn.",
+    help="Which number of examples is equal in all arms: that of an update (same_per_update) or that of a worker's step "
+    "(same_per_worker); default: both in turn.",
 )
 @option(
     "--target-score",
@@ -130,7 +131,7 @@ def _print_plan(comparison: Comparison | None) -> int:
     from ps_cluster.tools.compare.comparison_plan import planned_runs, training_order
 
     if comparison is None:
-        raise UserError("--dry-run: RUN_DIRS are finished runs, so nothing would be trained: leave it out")
+        raise UserError("--dry-run: finished runs are given, so nothing would be trained: leave --dry-run out")
     runs = training_order(planned_runs(comparison))
     for run in runs:
         rate = "that of compile()" if (given := run.config.optimizer.learning_rate) is None else f"{given:g}"

@@ -1,4 +1,4 @@
-"""Plan the runs of a comparison: every arm trains on the same work, with every seed, straggler and batch."""
+"""Plan the runs of a comparison: every arm does the same work, once with each combination of seed, straggler and batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ps_cluster.files.yaml_files import read_yaml
 
 Batch = Literal["same_per_update", "same_per_worker"]
 BATCHES: tuple[Batch, ...] = get_args(Batch)
-MOST_RUNS = 2000  # in the largest comparison: more would take longer than a month
+MOST_RUNS = 2000  # the most runs of a comparison; more would take longer than a month
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
@@ -41,7 +41,7 @@ OFF_WITH_TIME_LIMIT = {
 
 
 class PlannedArm(BaseModel):
-    """A mode and the settings of this arm, by dotted key. `batches` replaces the batches of the comparison."""
+    """An arm: a mode, and the settings of this arm by dotted key. `batches` replaces the batches of the comparison."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
@@ -55,14 +55,14 @@ class Comparison(BaseModel):
     Attributes:
       batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
         "same_per_worker" gives every worker the same batch size.
-      learning_rate: used if neither the arm nor the network's recipe has a rate for the mode, workers and batch.
-        "linear" multiplies the network's own rate by examples per update / batch size (Goyal et al. 2017,
-        arXiv:1706.02677, section 2.1, for SGD). "same" keeps the network's own rate.
-      score_every_epochs: without `seconds`, the passes over the training examples from one checkpoint to the next. The
-        checkpoints are scored after training, so scoring takes no training time.
+      learning_rate: how to choose the rate of an arm if neither its settings nor the network's recipe have a rate for its
+        mode, number of workers and batch. "linear" multiplies the network's own rate by examples per update / batch size
+        (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD). "same" keeps the network's own rate.
+      score_every_epochs: the number of passes over the training examples from one checkpoint to the next, if `seconds` is
+        not given. The checkpoints are scored after training, so scoring takes no training time.
       seconds: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
         run is scored `SCORES_IN_TIME` times, at equal intervals.
-      settings: dotted key → value, for all runs. A file may also write them as sections.
+      settings: the settings of all runs, by dotted key. A file may also write them as sections.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -92,7 +92,7 @@ class Comparison(BaseModel):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training run of a comparison. `name`: its folder. `scaled`: whether the comparison multiplied its learning rate."""
+    """A training run of a comparison, in the folder `name`. `scaled`: whether the comparison multiplied its learning rate."""
 
     name: str
     config: RunConfig
@@ -108,7 +108,7 @@ class WrittenPlan(BaseModel):
     rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
 
     def is_part_of(self, other: WrittenPlan) -> bool:
-        """Return whether the runs of the other plan begin with the runs of this one, because it has at least as many seeds."""
+        """Return whether the other plan is this plan, possibly with more seeds: its first runs are the runs of this plan."""
         count = len(self.trained_in_this_order)
         return self.seeds <= other.seeds and other.trained_in_this_order[:count] == self.trained_in_this_order
 
@@ -210,12 +210,12 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
     """Raise UserError if settings contradict the length of the runs, or the moments at which runs are scored."""
     if (every := given.get("checkpoints.every_seconds")) is not None:
-        after, instead = "examples", "set score_every_epochs in the comparison's file"
+        after, instead = "numbers of examples", "set score_every_epochs in the comparison's file instead"
         if comparison.seconds is not None:
-            after, instead = "seconds", "leave it out"
+            after, instead = "times", "leave this setting out"
         raise UserError(
-            f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same {after} here: "
-            f"{instead}"
+            f"compare: checkpoints.every_seconds: got {every!r:.80}: a comparison scores all its runs after the same "
+            f"{after}: {instead}"
         )
     if comparison.seconds is None:
         return
@@ -233,8 +233,8 @@ def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
             )
     if "score_every_epochs" in comparison.model_fields_set:
         raise UserError(
-            f"score_every_epochs: got {comparison.score_every_epochs:g}: with seconds, every run is scored {SCORES_IN_TIME} "
-            "times: leave it out"
+            f"score_every_epochs: got {comparison.score_every_epochs:g}: in a comparison with seconds, every run is scored "
+            f"{SCORES_IN_TIME} times: leave score_every_epochs out"
         )
 
 
@@ -265,7 +265,7 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: Batch, straggle
         return None
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
-        # A single process has no workers: it has to reach the same number of examples as the other modes.
+        # A single process has no workers, but its updates need as many examples as the updates of the other modes.
         workers = (comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
         values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
     if has_stragglers:
@@ -291,7 +291,7 @@ def _digest(text: str) -> str:
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
+    """Return whether the learning rate and momentum are those of the network's recipe for this mode, workers and batch."""
     found = rates_found(config)
     return found is not None and found.are_used_by(config)
 

@@ -25,7 +25,10 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
         "Lines are means over the seeds, bands reach from the lowest to the highest seed, and a marker ends each run."
     )
     if any(group.diverged for group in groups):
-        band += " A run that diverged has a cross above, at its first score without a finite loss, and is left out of means."
+        band += (
+            " A run that diverged is left out of the means and has a cross above the panel, at its first score without a "
+            "finite loss."
+        )
     with plot_style():
         time = _curves(views, look, lambda score: score.train_seconds, "training time [s]")
         work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
@@ -41,7 +44,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
 
 
 def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreInTime], float], x_label: str) -> Figure:
-    """Return a figure of panels: a row for each batch that runs share (`View.batch`), a column for each straggler."""
+    """Return a figure with a row of panels for each batch (`View.batch`), and a column of panels for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
     crosses = [_first_crosses(view.groups, x_of) for view in views]
@@ -95,7 +98,7 @@ def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], f
         if len(tracks) > 1:
             axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
     for track in tracks:
-        # This line has no length: it draws the marker, and the entry of the legend.
+        # This line has a single point. It draws the marker, and makes the entry in the legend.
         axes.plot(
             *track[-1], color=look.color, marker=look.marker, markersize=4.5, linestyle=look.line, linewidth=1.6,
             markeredgecolor="white", markeredgewidth=0.5, label=label,

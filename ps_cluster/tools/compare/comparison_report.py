@@ -53,9 +53,9 @@ def write_report(
 
     Args:
       target: a score; the report says after which time and how many examples each arm reached it. An accuracy is from 0
-        to 1. None takes the hardest round score that all runs crossed between two of their scores.
-      baseline: the label of the arm that all other arms are compared with; None takes "sync" if there is one, else the
-        arm of the first run.
+        to 1. If it is None, the target is the hardest round number that all runs crossed between two of their scores.
+      baseline: the label of the arm that all other arms are compared with. If it is None, the baseline is the arm "sync"
+        if there is one, else the arm of the first run.
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
       arm_keys: dotted keys that individual arms set, and in which runs may therefore differ.
     Raises:
@@ -125,9 +125,9 @@ def print_report(report: WrittenReport, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the user's target, or else the hardest round score that every run crossed between two of its scores.
+    """Return the user's target, or else the hardest round number that every run crossed between two of its scores.
 
-    Runs that diverged are ignored. The default is None if no round score fits, or if guessing would reach this score.
+    Runs that diverged are ignored. The default is None if there is no such number, or if guessing would reach it.
 
     Raises:
       UserError: the metric can't have the user's target.
@@ -141,7 +141,7 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
         [record.best for record in not_diverged if record.best is not None],
         [record.track[0][1] for record in not_diverged if record.track],
     )
-    if metric.noun not in (ACCURACY.noun, ERROR.noun):  # runs record no guess for other metrics
+    if metric.noun not in (ACCURACY.noun, ERROR.noun):  # for other metrics, runs do not record the score of guessing
         return found
     guesses = [record.summary.guess for record in records if record.summary.guess is not None]
     is_guessed = found is not None and any(metric.reaches(guess, found) for guess in guesses)

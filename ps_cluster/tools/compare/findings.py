@@ -42,8 +42,9 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
 class GroupFinding:
     """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
 
-    A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller n.
-    If a run has no metric, only the mean of the metric is given, without its spread: the other runs are no random sample.
+    If some runs don't have a number (they did not reach the target, or have no metric because they diverged), its `n` is
+    the number of the other runs. If a run has no metric, the metric has only a mean, without a standard deviation and an
+    interval, because the other runs are not a random sample.
 
     Attributes:
       estimates: the estimates by their columns. `finding[measure]` returns one of them.
@@ -57,7 +58,10 @@ class GroupFinding:
 
     @classmethod
     def of(cls, group: Group, target: float | None, times: Sequence[float] = ()) -> GroupFinding:
-        """Return the numbers of a group. `times`: as in `Measures`."""
+        """Return the estimates (mean, standard deviation, interval) of all measures over the runs of a group.
+
+        `times`: the seconds of training after which the metric is compared too.
+        """
         measures = Measures(group.metric, target, times)
         estimates = {measure.column: estimate(group.values(measure.read)) for measure in measures}
         for measure in measures.of_metric:
@@ -86,7 +90,7 @@ class GroupFinding:
         return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the numbers as a row of a file for programs, with a column for the idle share of each of `workers`."""
+        """Return the numbers as a row of groups.csv, with a column for the idle share of each of `workers`."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.measures.target, "diverged": group.diverged}
@@ -127,9 +131,9 @@ class GroupDifference:
 
     @classmethod
     def of(cls, group: Group, against: Group, equal: str, target: float | None) -> GroupDifference:
-        """Return the difference. It has no numbers if a run of either group diverged.
+        """Return the difference between the groups. It has no numbers if a run of either group diverged.
 
-        The ratio of times needs a time of every run, which is not an upper limit.
+        The ratio of the times to the target needs an exact time of every run, not only an upper limit.
         """
         if group.diverged or against.diverged:
             return cls(group, against, equal)
@@ -149,7 +153,7 @@ class GroupDifference:
         )
 
     def row(self) -> Row:
-        """Return the difference as a row of a file for programs."""
+        """Return the difference as a row of report.json."""
         first = self.of_metric
         row = {
             **_identity(self.group),
@@ -171,7 +175,7 @@ class GroupDifference:
 
 
 def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
-    """Return each group's difference to its baseline, and to the same arm without a straggler if the group has one.
+    """Return each group's difference to its baseline and, for a group with a straggler, to the same arm without one.
 
     A group with the same batch per update and per worker as the baseline is compared with the baseline only once.
     """

@@ -125,4 +125,4 @@ def _views_of(groups: Sequence[Group], straggler: str, baseline_arm: str) -> Ite
                 yield View(straggler, batch, chosen, baseline)
     left = tuple(group for group in here if group.key not in seen)
     if left:
-        yield View(straggler, "other batches", left, None)
+        yield View(straggler, "not compared with the baseline", left, None)

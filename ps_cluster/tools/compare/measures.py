@@ -11,11 +11,11 @@ from ps_cluster.tools.compare.records import Reached, Record
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a run. Accuracies and shares are from 0 to 1.
+    """A number that can be read from the record of a run. Accuracies and shares are from 0 to 1.
 
     Attributes:
-      column: its name in the files for programs.
-      read: returns it for a run; None if the run does not have it.
+      column: the name of the number in the CSV and JSON files.
+      read: returns the number of a run; None if the run does not have it.
     """
 
     column: str
@@ -49,10 +49,10 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True)
 class Measures:
-    """All numbers of a comparison. Iterate over it for the order of their columns.
+    """All measures of a comparison. Iterating over them yields the measures in the order of their columns.
 
     Attributes:
-      times: the seconds of training after which the metric is compared too.
+      times: the seconds of training after which the metric is compared, in addition to its final and its best value.
     """
 
     metric: Metric
@@ -73,7 +73,7 @@ class Measures:
 
     @property
     def of_metric(self) -> tuple[Measure, ...]:
-        """All values of the metric."""
+        """The measures of the metric: its final value, its best value, and its value after each of `times`."""
         return (self.final, self.best, *map(self.after, self.times))
 
     @property
@@ -82,7 +82,7 @@ class Measures:
 
     @property
     def exact_seconds_to_target(self) -> Measure:
-        """The same without upper limits. It has no column of its own."""
+        """Like `seconds_to_target`, but None for a run with only an upper limit. It has no column of its own."""
         return self._reached("seconds_to_target", lambda found: None if found.is_limit else found.seconds)
 
     @property

@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """The name of a score in summary.json, and in tables of numbers the name of the column with a run's last score."""
+        """The name of the metric in summary.json. In rows.csv it is the name of the column with a run's final score."""
         return f"{self.examples}_{self.noun}"
 
     @property

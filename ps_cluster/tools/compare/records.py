@@ -20,7 +20,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
 TIME_TOLERANCE = 0.02  # a share of the time limit: the last update may come this much before the limit
-LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
+LONGEST_GAP = 0.5  # the longest gap between two scores that are interpolated, as a share of the run's examples
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ def read_record(run_root: Path) -> Record:
     examples = sum(worker.examples for worker in summary.workers) or scores[-1].examples
     if summary.train_seconds <= 0 or examples <= 0:
         raise UserError(
-            f"'{run_dir.summary}': {examples} examples in {summary.train_seconds} seconds: nothing to compare"
+            f"'{run_dir.summary}': the run trained on {examples} examples in {summary.train_seconds} seconds, so there "
+            "is nothing to compare"
         )
     if unknown := next((name for name, value in work_of(summary).items() if value is None), None):
         raise UserError(f"'{run_dir.summary}': {unknown} is missing, so the run can't be compared")

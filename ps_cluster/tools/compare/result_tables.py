@@ -1,4 +1,4 @@
-"""The tables of a comparison: all rows as text, for the page and for a terminal."""
+"""The tables of a comparison, with all cells as text, for the page and for a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RIGHT: ColumnOptions = {**FOLD, "justify": "right"}
 
 
 class Table(NamedTuple):
-    """A table as text. `columns`: key → heading; the first three name the group of a row."""
+    """A table as text. `columns`: key → heading. The first three columns identify the group of a row."""
 
     title: str
     columns: Mapping[str, str]
@@ -77,7 +77,7 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
             "speed_ratio": f"{unit}/s, ratio",
             "time_ratio": f"s to {goal}, ratio",
         }
-        title = "Differences (95 % interval; ~: no difference shown)"
+        title = "Differences (95 % interval; ~ means that no difference is shown)"
         found.append(Table(title, identity | columns, [_difference_cells(one) for one in differences]))
     return found
 

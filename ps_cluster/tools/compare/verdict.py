@@ -42,7 +42,7 @@ def results(findings: Sequence[GroupFinding]) -> Iterator[str]:
 
 
 def _means(finding: GroupFinding) -> Iterator[str]:
-    """Yield the means of a group that are known, in words. A mean over some of its runs says over how many."""
+    """Yield the known means of a group, in words. If only some of the runs have a number, the text says how many."""
     metric, unit, measures = finding.group.metric, finding.group.unit, finding.measures
     final, stale = finding.mean(measures.final), finding.mean(STALENESS_MEAN)
     if final is None:
@@ -131,12 +131,12 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     reached = [record.reached(target) for record in records]
     if limits := sum(bool(one and one.is_limit) for one in reached):
         yield (
-            f"{limits} of {len(reached)} runs had no score shortly before the score that reached the target: their times to "
-            "it are upper limits (≤), and no ratio uses them."
+            f"{limits} of {len(reached)} runs had no score shortly before the score that reached the target, so their times "
+            "to the target are only upper limits (≤), and no ratio uses them."
         )
     if target is None and not all(record.diverged for record in records):
         yield (
-            "No time to a target is compared: no round number is better than a guess and was reached by every run "
+            "No time to a target is compared, because no round number is both better than a guess and reached by every run "
             "after its first score. Choose a target with --target-score."
         )
 

@@ -140,7 +140,7 @@ def test_the_page_says_what_was_found_and_what_the_runs_were(written):
     page = written.page.read_text()
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
     assert headings == [
-        "What was compared", "The numbers", "Plots", "What each run was", "How the numbers are defined"
+        "What was compared", "The numbers", "Plots", "Settings and machines of the runs", "How the numbers are defined"
     ]  # fmt: skip
     for table in written.tables:
         assert html.escape(table.title) in page
@@ -153,7 +153,9 @@ def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path, no_plot
     runs = (Fake({"training.seed": seed}, machine=machine) for seed, machine in enumerate([*machines, None]))
     roots = written_runs(tmp_path, *runs)
     page = write_report(roots, tmp_path / "report").page.read_text()
-    trained_on = re.findall("<dt>(?:runs|processor|cores|avx512_bf16)</dt><dd>(.*?)</dd>", page.split("Trained on")[1])
+    trained_on = re.findall(
+        "<dt>(?:runs|processor|cores|avx512_bf16)</dt><dd>(.*?)</dd>", page.split("<h3>Machines</h3>")[1]
+    )
     assert trained_on == ["2", "Some EPYC", "2", "true", "1", "A Xeon", "2", "true"]
     assert "None of these runs recorded its machine." in write_report(roots[3:], tmp_path / "old").page.read_text()
 

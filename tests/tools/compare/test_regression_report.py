@@ -99,7 +99,7 @@ def test_errors_that_diverged_are_crosses_above_all_curves_of_a_logarithmic_axis
     groups = groups_of(roots)
     assert [group.diverged for group in groups] == [0, 0, 3]
     plot = make_plots(groups, make_views(groups))[0]
-    assert plot.png and "has a cross above" in plot.caption
+    assert plot.png and "has a cross above the panel" in plot.caption
     (axes,) = [axes for axes in plot.figure.axes if axes.get_visible()]
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "test error [the target's units]"
     (crosses,) = [line for line in axes.lines if line.get_marker() == "x"]
