@@ -135,7 +135,10 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
         )
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
-        raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
+        raise UserError(
+            f"--straggler: got '{straggler}': no worker of these arms can be slow: name {able} in --arms, or leave "
+            "--straggler out"
+        )
     # An arm in which no worker waits for slow workers keeps the share 1 - lost / workers of its rate. If one of three
     # workers is 5 times slower, this share is 2.2 / 3.
     lost = sum(1 - 1 / one.factor for one in slow)
@@ -150,7 +153,7 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
 
 
 def with_torch(chosen: Sequence[BenchArm], python: Path | None, timeout_s: float = TORCH_TIMEOUT_S) -> list[BenchArm]:
-    """Return the arms, those with PyTorch with the Python that runs them.
+    """Return the arms. Those that need PyTorch get `python` as their interpreter.
 
     Raises:
       UserError: an arm needs `python`, and this is None or can't import PyTorch within `timeout_s`.

@@ -84,7 +84,8 @@ def cases(
         raise UserError("--set training.steps: got null: give a number, or leave it out")
     if isinstance(sample := values.get("training.sample"), str) and is_by_worker(sample):
         raise UserError(
-            f"--set training.sample: got '{sample:.80}': not all arms have workers that each train on a part; leave it out"
+            f"--set training.sample: got '{sample:.80}': not all arms have workers that each train on a part of the data; "
+            "leave it out"
         )
     found = [case(model, precision, packed, values) for model, precision in product(models, precisions)]
     for one in found:

@@ -55,7 +55,11 @@ def bench(
     context: click.Context, given: GivenSettings, /, names: tuple[str, ...], models: tuple[str, ...],
     precisions: tuple[str, ...], rounds: int, straggler: str | None, ddp_python: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
-    """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
+    """Measure the images/s or examples/s of several ways to train, which are called arms.
+
+    The arms are this project's cluster and its all-reduce, one process, parameter servers that exchange each variable
+    separately, PyTorch, and the limit of the machine: one process per core that computes gradients and sends nothing.
+    """
     from ps_cluster.system.environment import prepare_for_tensorflow
     from ps_cluster.tools.bench import cases, empty, table_speed, throughput
 

@@ -63,7 +63,7 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
 
 
 class EmptyStep(Compute):
-    """A step that computes only the learning rate and the ids of the examples, which the proof checks."""
+    """A step that computes only the learning rate and the ids of the examples, which runs/proof.py checks."""
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._config, self._examples = config, train_examples

@@ -28,7 +28,7 @@ from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Column, Rates
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
 CHOSEN = (*FIXED, *SAME_IN_ALL_ARMS, "mode.", "cluster.workers", "cluster.parameter_servers")
-# Tables of any size are sent by rows, since data.rows may make them small.
+# All tables are sent by rows, whatever their size, because `data.rows` may make them small.
 DEFAULTS = {"model.rows_from": 1}
 VARIED = {"training.batch_size_per_worker": (512, 2048), "model.row_width": (16, 64)}
 _RULE = {"optimizer.rule": "adagrad"}
@@ -102,9 +102,11 @@ def jobs(
 
 
 def columns_of(measured: Sequence[BenchArm]) -> list[Column]:
-    """Return the columns: rates, rows that an arm looks up per second and core, and ratios to the measured BASELINES.
+    """Return the columns of the table: rates, lookups, and ratios.
 
-    A row that several examples of a batch look up counts several times.
+    They are the rate of each arm in examples/s, the number of table rows that it looks up per second and core, and the
+    ratio of its rate to the rate of each of the BASELINES that was measured. A row that several examples of a batch look
+    up counts several times.
     """
 
     def rows_per_core(rates: Rates, arm: BenchArm) -> list[float]:

@@ -186,7 +186,11 @@ def _lines(results: Sequence[Result]) -> Iterator[tuple[Result, BenchArm]]:
 
 
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
-    """Return the columns for `arms`: their rates, the first arm's rate divided by each, and what slowed arms keep."""
+    """Return the columns of the table of `arms`.
+
+    They are the rate of each arm, and the rate of the first arm (`first_of`) divided by it. If some arms have slow workers,
+    two more columns have the share of its rate that such an arm keeps, and this share divided by the ideal share.
+    """
     first = first_of(arms).name
 
     def first_to(rates: Rates, arm: BenchArm) -> list[float] | None:

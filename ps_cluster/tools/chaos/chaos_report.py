@@ -73,7 +73,7 @@ class KindRow(BaseModel):
 
 
 class Accuracy(BaseModel):
-    """The test accuracies.
+    """The test accuracies of the disturbed run and of the undisturbed runs.
 
     Attributes:
       expected: the interval in which 99 of 100 undisturbed runs would lie; None if too few undisturbed runs were made.
@@ -105,7 +105,7 @@ class ChaosReport(BaseModel):
 
 def make_report(evidence: Evidence, problems: Sequence[str]) -> ChaosReport:
     """Return the report. The run passes if there are no `problems`, and no process outlived its run."""
-    problems = [*problems, *(f"left behind: {process}" for process in evidence.left)]
+    problems = [*problems, *(f"a process outlived its run: {process}" for process in evidence.left)]
     disturbed, restarts = evidence.disturbed, evidence.restarts
     leader = str(evidence.settings.topology.leader)
     return ChaosReport(
@@ -159,7 +159,7 @@ def by_kind(injected: Sequence[Injected]) -> list[KindRow]:
 
 
 def print_report(report: ChaosReport, console: Console) -> None:
-    """Print the faults by kind with their recovery times, then the ledger and the accuracy."""
+    """Print the faults by kind with their recovery times, then the counts of updates in the ledger and the accuracy."""
     table = plain_table(fault=LEFT, injected=RIGHT, recovered=RIGHT, median=RIGHT, longest=RIGHT)
     for row in report.by_kind:
         times = (row.median_recovery_s, row.longest_recovery_s)

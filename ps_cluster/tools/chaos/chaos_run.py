@@ -1,11 +1,11 @@
 """Run `ps-cluster chaos`: disturb a run, and check that nothing was lost.
 
 A run on this machine is compared with an undisturbed run of the same work. The number of steps is known only after the last
-fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate until the
-last fault, is then drained after M steps, and continues with a cool-down in which the rate falls. The undisturbed run has the
-same rates, step by step. Both end after the same number of updates, computed from the same batches. Equal asynchronous runs end
-with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on several
-hosts has no undisturbed run beside it: only its own results are checked.
+fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate until
+the last fault, is then drained, and continues with a cool-down in which the rate falls. The undisturbed run has the same
+rate at each step. Both runs end after the same number of updates, computed from the same batches. Equal asynchronous runs
+end with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on several hosts is not
+compared with undisturbed runs: only its own results are checked.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run_chaos(
     root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos"
     with locks.sole_use(root, "--run-dir:", notify), StopRequests() as requests:
         if not locks.is_empty(root):
-            raise UserError(f"--run-dir: '{root}' is not empty: choose another")
+            raise UserError(f"--run-dir: '{root}' is not empty: choose another folder")
         kind = OnHosts if settings.hosts else BesideUndisturbed
         where = Path(os.path.realpath(root))
         report = report_of(kind(settings, where, faults, bounds, notify, lambda: requests.count > 0))

@@ -22,7 +22,10 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit, as file → content for each version of control groups. The first file shows which version a group has."""
+    """A limit of one resource, as name of a file → its content, for both versions of control groups.
+
+    A group has the version whose first file exists in the group's folder.
+    """
 
     controller: str
     version_2: Mapping[str, str]
@@ -43,7 +46,10 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Limit process `pid`, which may end, by a group, and yield the group's folder. Raises NotAllowed if this fails."""
+    """Limit process `pid` by a new group, and yield the group's folder. Raises NotAllowed if this fails.
+
+    The process may end while the block runs.
+    """
     around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
     group = _make(limit, around)
     try:

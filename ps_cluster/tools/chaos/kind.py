@@ -37,7 +37,7 @@ class Scene:
       kill: sends a signal to a process, as `os.kill`.
       wait_for: waits until the condition holds. It raises ChaosFailed with the problem if that takes longer than the given
         seconds, or if the run ends first.
-      wait_for_end: waits until the run has ended. It raises ChaosFailed unless the run ends with this exit code.
+      wait_for_end: waits until the run has ended. It raises ChaosFailed unless the run ends with the given exit code.
     """
 
     run: Run
@@ -64,7 +64,7 @@ class Scene:
     def wait(self, seconds: float) -> None:
         """Wait for some seconds while the fault lasts."""
         until = self.now() + seconds
-        self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
+        self.wait_for(lambda: self.now() >= until, seconds + 1, "the clock did not advance")
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
         """Return a sign of recovery: an update by a new process of `worker`, not by `pid` or an earlier process."""
@@ -97,8 +97,8 @@ class FaultKind(Named, ABC):
     Attributes:
       name: the name of the kind in options and reports.
       victims: the type of each task that the fault hits; empty if it hits the run as a whole.
-      launched: whether it can hit a run that a launcher watches.
-      hosted: whether it can hit tasks on hosts.
+      launched: whether the fault can hit a run that a launcher watches.
+      hosted: whether the fault can hit tasks on hosts.
       others_go_on: whether the other workers have to continue while the victims are missing.
       all_survive: whether every process that runs when the fault is injected has to survive it.
     """
@@ -161,7 +161,7 @@ class Fault:
     kind: FaultKind
     victims: tuple[Task, ...]
     pause_s: float
-    whole_cluster: bool  # whether chief, parameter servers and workers restart with it
+    whole_cluster: bool  # whether the fault makes chief, parameter servers and workers restart
 
 
 def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:

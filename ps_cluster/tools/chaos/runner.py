@@ -69,7 +69,7 @@ class Runner:
             self._inject(fault)
 
     def drain(self) -> None:
-        """Interrupt the run once, and wait until it has ended open steps, scored a last checkpoint and written the summary."""
+        """Interrupt the run, and wait until it has finished its steps, scored a checkpoint and written its summary."""
         self.run.interrupt()
         self.wait_for_end(self.bounds.end_s)
 
@@ -140,7 +140,7 @@ class Runner:
         if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
             until = max([until, *(time_s + self.bounds.whole_cluster_spacing_s for time_s in before)])
-        self._wait_for(lambda: self.clock() >= until, math.inf, "time stood still")
+        self._wait_for(lambda: self.clock() >= until, math.inf, "the clock did not advance")
 
     def _new_rows(self) -> Sequence[ProgressRow]:
         rows = self.run.new_rows()
@@ -155,14 +155,14 @@ class Runner:
         *,
         may_end: bool = False,
     ) -> None:
-        """Wait for the condition. Raises ChaosFailed after `limit_s`, or if the run ends first and not `may_end`."""
+        """Wait for the condition. Raises ChaosFailed after `limit_s`, or if the run ends first, unless `may_end`."""
         deadline = self.clock() + limit_s
         while not condition():
             if self.stop_requested():
                 raise Interrupted
             if self.run.exit_code is not None and not may_end:
                 done = f"after {len(self.injected)} faults (exit code {self.run.exit_code})"
-                raise ChaosFailed(f"the run ended by itself {done}: {self.run.last_line}")
+                raise ChaosFailed(f"the run ended unexpectedly {done}: {self.run.last_line}")
             if self.clock() > deadline:
                 what = problem if isinstance(problem, str) else problem()
                 after = f" after {self.injected[-1].kind}" if self.injected else ""

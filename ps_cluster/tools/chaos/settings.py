@@ -40,7 +40,7 @@ class ChaosSettings:
     workers: int = 3
     parameter_servers: int = 1
     least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the learning rate falls over at least this many steps
-    # A task on a host that is silent for this time counts as lost. Most faults last longer, so the tasks that are hit
+    # If a task on a host is silent for this time, it counts as lost. Most faults last longer, so the tasks that they hit
     # count as lost, and have to join again.
     lost_after_seconds: float = 10.0
     undisturbed_runs: int = 1  # runs of the same work without faults; a run on hosts is not compared with any
@@ -130,7 +130,8 @@ def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[Fau
         yield from source.sample(kinds, len(kinds))
 
 
-# Smaller images in a first part of the steps would be other steps in a run of another length.
+# With a schedule of image sizes, the first part of the steps would use smaller images, and the planned length of a run
+# would decide which steps these are. The disturbed run and the undisturbed runs have different planned lengths.
 WHOLE_IMAGES: Mapping[str, object] = {"schedule.image_scales": []}
 
 

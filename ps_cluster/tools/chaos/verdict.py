@@ -89,11 +89,14 @@ def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[st
     updates, gradients, per_update = run.updates, run.gradients, _per_update(run)
     if not updates.scheduled == updates.applied == total or updates.duplicated or updates.lost:
         yield (
-            f"the ledger of the {name} run is not exact: {updates.scheduled} scheduled, {updates.applied} applied, "
-            f"{updates.duplicated} duplicated, {updates.lost} lost of {total}"
+            f"the ledger of the {name} run should have each of {total} updates once, but it has {updates.scheduled} "
+            f"scheduled, {updates.applied} applied, {updates.duplicated} duplicated and {updates.lost} lost updates"
         )
     if gradients.applied != total * per_update:
-        yield f"the {name} run applied {gradients.applied} gradients, not {per_update} per update; number of updates: {total}"
+        yield (
+            f"the {name} run applied {gradients.applied} gradients, but its {total} updates of {per_update} gradients each "
+            f"need {total * per_update}"
+        )
     by_workers = sum(worker.updates for worker in run.workers)
     if by_workers != gradients.applied:
         yield f"the workers of the {name} run had {by_workers} gradients applied, but its ledger has {gradients.applied}"

@@ -180,7 +180,7 @@ def test_no_recovery_in_time_fails_and_says_what_is_missing():
 
 
 def test_a_run_that_ends_by_itself_fails_with_the_count_and_its_last_line():
-    with pytest.raises(ChaosFailed, match=r"ended by itself after 1 faults \(exit code 1\): the last words"):
+    with pytest.raises(ChaosFailed, match=r"ended unexpectedly after 1 faults \(exit code 1\): the last words"):
         FakeRun((1, FakeRun.end)).runner().disturb([fault("kill worker"), fault("kill worker")])
 
 

@@ -200,10 +200,10 @@ def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_pat
 
 def test_seconds_between_checkpoints_are_refused_because_runs_are_scored_after_the_same_examples():
     with pytest.raises(
-        UserError, match="checkpoints.every_seconds: got 5.0.*same examples here: set score_every_epochs"
+        UserError, match="checkpoints.every_seconds: got 5.0.*same numbers of examples: set score_every_epochs"
     ):
         plan(SMALL | {"checkpoints.every_seconds": 5.0})
-    with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*same seconds here: leave it out"):
+    with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*same times: leave this setting out"):
         plan(EPOCHS | {"checkpoints.every_seconds": 5.0}, seconds=60)
 
 
