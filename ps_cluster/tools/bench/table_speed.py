@@ -105,8 +105,8 @@ def columns_of(measured: Sequence[BenchArm]) -> list[Column]:
     """Return the columns of the table: rates, lookups, and ratios.
 
     They are the rate of each arm in examples/s, the number of table rows that it looks up per second and core, and the
-    ratio of its rate to the rate of each of the BASELINES that was measured. A row that several examples of a batch look
-    up counts several times.
+    ratio of its rate to the rate of each of the BASELINES that was measured. A row that several examples of a batch
+    look up counts several times.
     """
 
     def rows_per_core(rates: Rates, arm: BenchArm) -> list[float]:

@@ -188,8 +188,8 @@ def _lines(results: Sequence[Result]) -> Iterator[tuple[Result, BenchArm]]:
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     """Return the columns of the table of `arms`.
 
-    They are the rate of each arm, and the rate of the first arm (`first_of`) divided by it. If some arms have slow workers,
-    two more columns have the share of its rate that such an arm keeps, and this share divided by the ideal share.
+    They are the rate of each arm, and the rate of the first arm (`first_of`) divided by it. If some arms have slow
+    workers, two more columns have the share of its rate that such an arm keeps, and this share divided by the ideal one.
     """
     first = first_of(arms).name
 

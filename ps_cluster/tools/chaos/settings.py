@@ -40,8 +40,8 @@ class ChaosSettings:
     workers: int = 3
     parameter_servers: int = 1
     least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the learning rate falls over at least this many steps
-    # If a task on a host is silent for this time, it counts as lost. Most faults last longer, so the tasks that they hit
-    # count as lost, and have to join again.
+    # If a task on a host is silent for this time, it counts as lost. Most faults last longer, so the tasks that they
+    # hit count as lost, and have to join again.
     lost_after_seconds: float = 10.0
     undisturbed_runs: int = 1  # runs of the same work without faults; a run on hosts is not compared with any
     more_options: tuple[str, ...] = ()  # further options of `run` or of `task`

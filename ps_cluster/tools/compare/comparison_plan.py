@@ -1,4 +1,4 @@
-"""Plan the runs of a comparison: every arm does the same work, once with each combination of seed, straggler and batch."""
+"""Plan the runs of a comparison: every arm does the same work for each combination of seed, straggler and batch."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Comparison(BaseModel):
     Attributes:
       batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
         "same_per_worker" gives every worker the same batch size.
-      learning_rate: how to choose the rate of an arm if neither its settings nor the network's recipe have a rate for its
-        mode, number of workers and batch. "linear" multiplies the network's own rate by examples per update / batch size
-        (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD). "same" keeps the network's own rate.
-      score_every_epochs: the number of passes over the training examples from one checkpoint to the next, if `seconds` is
-        not given. The checkpoints are scored after training, so scoring takes no training time.
+      learning_rate: how to choose the rate of an arm if neither its settings nor the network's recipe have a rate for
+        its mode, number of workers and batch. "linear" multiplies the network's own rate by examples per update / batch
+        size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD). "same" keeps the network's own rate.
+      score_every_epochs: the number of passes over the training examples from one checkpoint to the next, if `seconds`
+        is not given. The checkpoints are scored after training, so scoring takes no training time.
       seconds: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
         run is scored `SCORES_IN_TIME` times, at equal intervals.
       settings: the settings of all runs, by dotted key. A file may also write them as sections.
@@ -92,7 +92,7 @@ class Comparison(BaseModel):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run of a comparison, in the folder `name`. `scaled`: whether the comparison multiplied its learning rate."""
+    """A training run of a comparison. `name`: the name of its folder. `scaled`: whether its learning rate was scaled."""
 
     name: str
     config: RunConfig
@@ -108,7 +108,7 @@ class WrittenPlan(BaseModel):
     rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
 
     def is_part_of(self, other: WrittenPlan) -> bool:
-        """Return whether the other plan is this plan, possibly with more seeds: its first runs are the runs of this plan."""
+        """Return whether the other plan has at least as many seeds, and its first runs are all runs of this plan."""
         count = len(self.trained_in_this_order)
         return self.seeds <= other.seeds and other.trained_in_this_order[:count] == self.trained_in_this_order
 
@@ -291,7 +291,7 @@ def _digest(text: str) -> str:
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether the learning rate and momentum are those of the network's recipe for this mode, workers and batch."""
+    """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
     found = rates_found(config)
     return found is not None and found.are_used_by(config)
 

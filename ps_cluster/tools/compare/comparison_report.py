@@ -54,8 +54,8 @@ def write_report(
     Args:
       target: a score; the report says after which time and how many examples each arm reached it. An accuracy is from 0
         to 1. If it is None, the target is the hardest round number that all runs crossed between two of their scores.
-      baseline: the label of the arm that all other arms are compared with. If it is None, the baseline is the arm "sync"
-        if there is one, else the arm of the first run.
+      baseline: the label of the arm that all other arms are compared with. If it is None, the baseline is the arm
+        "sync" if there is one, else the arm of the first run.
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
       arm_keys: dotted keys that individual arms set, and in which runs may therefore differ.
     Raises:

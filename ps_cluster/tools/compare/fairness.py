@@ -26,8 +26,8 @@ _OF_AN_ARM = {
     "optimizer.global_clip_norm",
 }  # fmt: skip
 _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
-# Settings that other checks of this module compare (`work_of`, the number of examples, the surroundings), and paths on this
-# machine.
+# Settings that other checks of this module compare (`work_of`, the number of examples, the surroundings), and paths on
+# this machine.
 _NOT_COMPARED_HERE = {
     "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
 }  # fmt: skip

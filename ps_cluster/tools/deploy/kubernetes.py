@@ -1,5 +1,6 @@
-"""Write manifests for Kubernetes, with a pod for each task. A workload of one of several kinds (re)starts the pods.
+"""Write manifests for Kubernetes, with a pod for each task.
 
+A workload of one of several kinds (`KINDS`) starts and restarts the pods.
 templates/kubernetes.yaml has the objects of all kinds of workload.
 """
 

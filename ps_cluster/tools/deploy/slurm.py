@@ -28,7 +28,7 @@ class SlurmJob:
     cpus: int  # of each task
     memory_per_cpu: str
     tasks_per_node: int | None  # at most; None for as many as fit, which takes the fewest nodes
-    restarts: int  # of each task in a row
+    restarts: int  # how often each task may be restarted in a row
     steady_s: int  # once a task has run for this time, its restarts are counted from 0 again
     # The port of the first task; the other tasks have the next ones. None: the ports are computed from the job's number, so
     # other jobs on the same nodes seldom use them. A task whose port is taken ends the job with code 2.
@@ -46,7 +46,7 @@ class SlurmJob:
         """The ports of the tasks, in words."""
         if self.first_port is not None:
             return f"the job's ports {self.first_port} to {self.first_port + self.count - 1}"
-        return f"the job's {self.count} ports (of {_FIRST_PORT} to {_BEHIND_PORTS - 1}, by its number)"
+        return f"the job's {self.count} ports (its number selects them from {_FIRST_PORT} to {_BEHIND_PORTS - 1})"
 
     @property
     def first_port_in_shell(self) -> str:

@@ -29,7 +29,7 @@ _LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; with TF32 it
 
 
 class Product(BaseModel):
-    """The product on a device: its mean time, and its largest error relative to the largest value."""
+    """The matrix product on a device: its mean time in ms, and its largest error relative to its largest value."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
@@ -43,13 +43,15 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     """Multiply a matrix on each GPU, in a separate process. `there` names the GPUs; None means those of this machine."""
     there = usable_gpus(os.environ) if there is None else there
     if not there:
-        return ok("none: training is on the processors")
+        return ok("none, so training runs on the processors")
     count = f"{len(there)} GPU{'s' * (len(there) > 1)}"
     env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=True)
     try:
         ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=MULTIPLY_S, env=env)
     except subprocess.TimeoutExpired:
-        return fail(f"{count}: no product within {MULTIPLY_S:g} s", "see what else uses them (nvidia-smi)")
+        return fail(
+            f"{count}: no matrix product within {MULTIPLY_S:g} s", "see which other programs use the GPUs (nvidia-smi)"
+        )
     try:
         products = [Product.model_validate_json(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     except ValidationError:
@@ -57,7 +59,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     if ended.returncode:
         return fail(f"{count}: {last_error_line(ended)}", "see whether driver and CUDA fit TensorFlow (nvidia-smi)")
     if not products:
-        return warn(f"{count}, and TensorFlow sees none: training is on the processors", how_to_install_cuda())
+        return warn(f"{count}, and TensorFlow sees none: training runs on the processors", how_to_install_cuda())
     each = "; ".join(f"{one.name} {one.model}".strip() + f" multiplies in {one.ms:.1f} ms" for one in products)
     if wrong := [one.name for one in products if not one.error <= _LARGEST_ERROR]:
         return fail(
@@ -71,7 +73,10 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
 
 
 def main(kind: str) -> None:
-    """Multiply on each device, one after the other. The first product of a device does not count, as it loads libraries."""
+    """Multiply on each device of the type `kind`, and print the results.
+
+    The first product of a device is not timed, because it loads libraries.
+    """
     import_tensorflow()
     import tensorflow as tf
 

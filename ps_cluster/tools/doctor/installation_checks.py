@@ -30,14 +30,14 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     first, last = (".".join(map(str, one)) for one in (FIRST_PYTHON, LAST_PYTHON))
     if FIRST_PYTHON <= version[:2] <= LAST_PYTHON:
         return ok(f"{answer}, {sys.executable}")
-    return fail(f"{answer}: {first} to {last} is supported", how_to_install(f"python{last}"))
+    return fail(f"{answer}, but only Python {first} to {last} is supported", how_to_install(f"python{last}"))
 
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
     """Look for settings of other programs that tasks ignore: another backend of Keras, keras.json, and the like."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
         return warn("; ".join(lines), "nothing, unless you rely on these settings: tasks use their own")
-    return ok("nothing in it is ignored by tasks")
+    return ok("no settings that tasks ignore")
 
 
 def tensorflow_import(
@@ -57,7 +57,10 @@ def tensorflow_import(
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
     """Compare the installed packages with those of the lock file, with which the project is tested."""
     if not lock.is_file():
-        return ok("installed as a package: there is no lock to compare it with")
+        return ok(
+            "installed as a package, so there is no file of locked versions (requirements.txt) to compare the installed "
+            "packages with"
+        )
     count, others = 0, []
     for line in lock.read_text(encoding="utf-8").splitlines():
         if not line[:1].isalnum():

@@ -39,13 +39,13 @@ def trial_cluster(program: Sequence[str] = _RUN, timeout_s: float = TRIAL_S) -> 
     removal()
     updates = summary.updates
     return ok(
-        f"{updates.applied} of {updates.scheduled} updates of {len(summary.workers)} workers, each applied once, in "
+        f"{updates.applied} of {updates.scheduled} updates by {len(summary.workers)} workers were applied, each once, in "
         f"{summary.wall_seconds:.0f} s"
     )
 
 
 def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
-    """Train in `folder`, which gets all files. Return what went wrong, or ""."""
+    """Train a network, with all files in `folder`. Return what went wrong; "" if the training succeeded."""
     # The pixels are random, because this checks whether the cluster trains, not what it learns.
     draw = np.random.default_rng(0)
     images, labels = draw.integers(0, 256, (320, 32, 32, 3), np.uint8), np.arange(320) % 10
@@ -66,6 +66,6 @@ def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
                 timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
-            return f"not trained within {timeout_s:g} s"
+            return f"the training did not end within {timeout_s:g} s"
     lines = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return "" if ended.returncode == 0 else f"exit code {ended.returncode}: {lines[-1] if lines else 'no output'}"

@@ -28,7 +28,10 @@ class PredictedAndMeasured:
 
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
-    """Compare `run`, whose processes shared `cores` cores, with a prediction. Raises UserError if `run` is unfit."""
+    """Compare `run`, whose processes shared `cores` cores, with a prediction.
+
+    Raises UserError if `run` has a setting that is not simulated, or if `costs` were measured for other work.
+    """
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)
     if reason := _why_not(costs, run):

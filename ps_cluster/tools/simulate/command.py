@@ -52,7 +52,12 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
     default=0,
     help="In mode sync-ps: how many late gradients an update does not wait for.",
 )
-@option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
+@option(
+    "--straggler",
+    default="none",
+    help="Slow workers: 2:5x makes worker 2 five times slower, 1:+0.2s adds 0.2 s to each step of worker 1, and ';' joins "
+    "several workers. random:gamma slows all workers down at random.",
+)
 @option(
     "--network",
     type=OneOf(known_costs()),

@@ -39,7 +39,7 @@ class TableCosts(BaseModel):
     values_per_step: float = Field(gt=0, le=1e12)  # the numbers in the distinct rows of a step, on average
     bytes_per_step: float = Field(gt=0, le=1e13)  # on the wire, one way: these numbers, and the indices of their rows
     weights: int = Field(ge=1, le=10**13)  # in all rows of all tables
-    slots: int = Field(ge=0, le=10)  # of the rule: each is as large as the tables
+    slots: int = Field(ge=0, le=10)  # the number of slots of the update rule; each is as large as the tables
 
     def server_bytes(self, mode: str, servers: int) -> int:
         """Return the bytes that one of `servers` needs for its rows in float32, their slots and the sums of a round."""
@@ -76,7 +76,7 @@ class Costs(BaseModel):
         Seconds  # added to the gap before the first step of a dispatch, besides the chief's CPU time
     )
     chief_seconds: Seconds  # of the chief's CPU, for each dispatch
-    chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses to look and to write progress
+    chief_background_cores: float = Field(ge=0, lt=1)  # the share of a core that the chief's periodic check always uses
 
     # Extra cost of a gradient in a round of sync-ps, in addition to its costs in mode async.
     round_push_seconds: Seconds  # of the parameter server's CPU: gradients are added up, the last one closes the round

@@ -1,4 +1,4 @@
-"""The clock of the simulation, and the processors whose time its processes share."""
+"""The clock of the simulation, and the processors whose time the simulated processes share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulate all processes on one machine with shared cores, to check the simulation against a run on one machine."""
+"""Simulate all processes on one machine with shared cores, to compare the simulation with a run on one machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Serve = Callable[[int, int], None]
 
 
 class OneMachine(SimulatedTraining):
-    """One machine without a network. All CPU time is taken from `cluster.cores`.
+    """Simulates a run on a single machine, with no computer network between its tasks.
 
-    If a worker's CPU time exceeds the wall seconds of its computation, the excess was spent in calls and packing, which
-    the costs count as delays. If the excess is longer than the delays, the rest was spent in a second thread of the
-    computation.
+    All CPU time is taken from `cluster.cores`. If the measured CPU time of a worker's step is longer than the wall time
+    of its computation, the difference was spent in calls and in packing messages. `costs` counts that time as delays. If
+    the difference is even longer than the delays, the rest was spent in a second thread of the computation.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):
@@ -53,7 +53,7 @@ class OneMachine(SimulatedTraining):
         self._look_on()
 
     def _look_on(self) -> None:
-        """Run the chief's background thread, which looks at the cluster and writes progress."""
+        """Simulate the chief's background thread, which regularly checks the cluster and writes progress."""
         if self.costs.chief_background_cores:
             self._chief_looking.do(CHIEF_LOOKS_EVERY_S * self.costs.chief_background_cores, lambda: None)
             self.events.after(CHIEF_LOOKS_EVERY_S, self._look_on)

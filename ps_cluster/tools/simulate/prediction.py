@@ -38,7 +38,10 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster and, for the ideal rate, one worker. `costs`: those of one exchange (`with_local_steps`)."""
+    """Simulate the cluster and, for the ideal rate, one worker.
+
+    `costs`: the costs of a step or, in a mode with local steps, of a whole period (`Costs.with_local_steps`).
+    """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))

@@ -80,7 +80,7 @@ class SimulatedTraining(ABC):
         self._asks: set[int] = set()  # workers that begin a dispatch
 
     def run(self, steps: int | None = None) -> Trained:
-        """Simulate `steps` steps, by default as many as a steady mean needs."""
+        """Simulate `steps` steps, by default enough steps for steady means."""
         wanted = steps or max(FEWEST_STEPS, STEPS_PER_WORKER * self.cluster.workers)
         for worker, late in enumerate(self.random.random(self.cluster.workers)):
             self.events.at(late * self.costs.compute_seconds, self.dispatch, worker)
@@ -111,7 +111,7 @@ class SimulatedTraining(ABC):
         """Let the worker pull (`read` from every parameter server), compute, wait (`compute_and_wait`) and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """Serve a pull: record each shard's version for the worker, unless the answer to its last push had the shard."""
+        """Serve a pull: record each shard's version for the worker, unless the answer to its last push has done that."""
         if self._in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 

@@ -36,7 +36,7 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
     + "; ".join(f"{method.name}: {method.summary}" for method in SEARCH_METHODS.values())
     + "; default: random.",
 )
-@option("--trials", type=Whole(1, MOST_TRIALS), help=f"Number of trials; default: {TRIALS}; a grid always tries all.")
+@option("--trials", type=Whole(1, MOST_TRIALS), help=f"Number of trials; default: {TRIALS}, or all of a grid.")
 @option("--workers", "at_once", type=Whole(1, 8), default=2, help="Number of trials that are trained at once.")
 @option(
     "--output",

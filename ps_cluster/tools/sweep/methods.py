@@ -60,7 +60,7 @@ class SearchMethod:
         return TPESampler(seed=seed, constant_liar=True) if self.learns else RandomSampler(seed=seed)
 
     def pruner(self) -> BasePruner:
-        """Return Optuna's pruner, which counts in stages."""
+        """Return Optuna's pruner. Its steps are the stages of a trial."""
         from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 
         return SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION) if self.halves else NopPruner()

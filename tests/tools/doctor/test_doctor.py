@@ -44,7 +44,7 @@ def test_python_is_held_against_the_versions_that_are_supported(version, status)
 
 def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path):
     nothing = {"KERAS_HOME": str(tmp_path)}
-    answer(surroundings(nothing), OK, "nothing")
+    answer(surroundings(nothing), OK, "no settings that tasks ignore")
     answer(surroundings(nothing | {"KERAS_BACKEND": "jax"}), WARN, "KERAS_BACKEND=jax is not used: tasks compute with")
 
 
@@ -52,7 +52,7 @@ MULTIPLY = (sys.executable, "-m", "ps_cluster.tools.doctor.gpu_checks")
 
 
 def test_without_a_gpu_nothing_is_multiplied():
-    answer(gpus((), argv=("no-such-program",)), OK, "none: training is on the processors")
+    answer(gpus((), argv=("no-such-program",)), OK, "none, so training runs on the processors")
 
 
 def test_a_matrix_is_multiplied_on_each_device():
@@ -112,7 +112,7 @@ def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, 
 
     (tmp_path / "lock.txt").write_text(LOCK)
     answer(locked_versions(tmp_path / "lock.txt", version_of), status, says)
-    answer(locked_versions(tmp_path / "absent.txt", version_of), OK, "no lock")
+    answer(locked_versions(tmp_path / "absent.txt", version_of), OK, "no file of locked versions")
 
 
 def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
@@ -128,7 +128,7 @@ def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
         ("avx", Allowance(4), OK, "precision auto is float32, as it has no instructions for bfloat16"),
         ("avx", Allowance(1), WARN, "second core"),
         ("avx", Allowance(4, 1.5), WARN, "2 cores: precision auto is float32"),
-        ("avx", Allowance(4, 1.5), WARN, "give the container more processors: it may use only a part of 4"),
+        ("avx", Allowance(4, 1.5), WARN, "give the container more processors: it may use only a part of its 4"),
         ("sse2", Allowance(4), FAIL, "no AVX"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_cluster_that_fails_is_told_with_its_last_line_and_its_logs_stay(tempo
 
 def test_a_cluster_that_hangs_is_ended(temporary):
     program = (sys.executable, "-c", "import time; time.sleep(600)")
-    answer(trial_cluster(program, timeout_s=0.2), FAIL, "not trained within 0.2 s")
+    answer(trial_cluster(program, timeout_s=0.2), FAIL, "the training did not end within 0.2 s")
     assert_none_left(temporary)
 
 
@@ -213,7 +213,7 @@ folder.mkdir()
 
 def test_the_trial_is_a_run_that_the_command_takes_and_leaves_nothing_if_it_succeeds(temporary):
     """That a cluster like this one trains, also behind a proxy, is shown in tests/end_to_end."""
-    answer(trial_cluster((sys.executable, "-c", TRIES_NOTHING)), OK, "40 of 40 updates of 2 workers", " 9 s")
+    answer(trial_cluster((sys.executable, "-c", TRIES_NOTHING)), OK, "40 of 40 updates by 2 workers", " 9 s")
     assert list(temporary.iterdir()) == []
 
 

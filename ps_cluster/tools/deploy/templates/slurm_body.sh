@@ -50,7 +50,7 @@ wait_for() { # PID
 }
 
 # Stop the leader, which is on the first node, like this script. `srun` would not pass SIGTERM on, but kill the step.
-# Only once: a second SIGTERM would end a leader that drains.
+# Signal it only once: a second SIGTERM would end a leader that drains.
 # shellcheck disable=SC2329 # it is invoked by `trap`
 stop_leader() {
     if [ -n "$stopping" ]; then return; fi
@@ -109,7 +109,8 @@ end_leader() {
 pids=() stopping=""
 refused=$logs/refused leader_process=$logs/${tasks[0]/:/-}.pid
 rm -f "$refused" "$leader_process"
-# Slurm sends a signal before it takes the nodes. The leader then drains into a snapshot, for which it needs the others.
+# Slurm sends a signal before it takes the nodes. The leader then drains the training and writes a snapshot, for which it
+# needs the other tasks.
 trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
 for number in "${!tasks[@]}"; do
     keep "$number" &
