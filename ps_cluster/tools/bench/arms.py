@@ -59,8 +59,8 @@ class BenchArm:
     def config(self, case: RunConfig) -> RunConfig:
         """Return the settings of this arm for `case`, with which it trains on as many examples as all other arms.
 
-        An arm that sets `training.steps` itself keeps this number of updates. If neither the arm nor `case` has a
-        number, the result has none.
+        An arm that sets `training.steps` itself keeps this number of updates. If neither the arm nor `case` sets
+        `training.steps`, it is None in the result.
         """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))
@@ -69,7 +69,7 @@ class BenchArm:
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def check(self, model: str, spec: ExampleSpec) -> None:
-        """Raise UserError for a network or examples that this arm does not know."""
+        """Raise UserError for a network or examples that this arm can't train on."""
         if not self.torch:
             return
         if model not in TORCH_NETWORKS:

@@ -94,7 +94,7 @@ def cases(
 
 
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError if a key of `values` begins with one of `chosen`: the benchmark `name` sets these itself."""
+    """Raise UserError if a key of `values` begins with one of `chosen`: the benchmark `name` sets them itself."""
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
 

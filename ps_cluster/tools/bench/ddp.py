@@ -2,9 +2,9 @@
 
     python -m ps_cluster.tools.bench.ddp RUN_DIR [compiled]
 
-With `compiled` the network is compiled (torch.compile), which needs a C++ compiler. With `cluster.pin_workers` each process
-has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment has
-only torch, numpy, pydantic and PyYAML. The last line of the output is `arms.Measured`.
+With `compiled` the network is compiled (torch.compile), which needs a C++ compiler. With `cluster.pin_workers` each
+process has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The
+program needs only torch, numpy, pydantic and PyYAML. The last line of the output is `arms.Measured`.
 """
 
 from __future__ import annotations

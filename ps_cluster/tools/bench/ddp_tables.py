@@ -48,7 +48,12 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(_dense(width + lower.shape[1], top), nn.Linear(top[-1], 1))
 
     def forward(self, keys: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Return logits, float32 [B]. `keys`: rows of `tables`, int64 [B, columns]. `numbers`: float32 [B, N]."""
+        """Return logits, float32 [B].
+
+        Args:
+          keys: row numbers in `tables`, int64 [B, columns].
+          numbers: float32 [B, N].
+        """
         rows = self.tables(keys.view(-1, 1)).view(*keys.shape, -1)
         dense = self.bottom(numbers)
         vectors = torch.cat([dense.unsqueeze(1), rows], 1)
@@ -66,7 +71,10 @@ def _dense(inputs: int, units: Sequence[int]) -> nn.Sequential:
 def batches(
     inputs: Mapping[str, np.ndarray], targets: np.ndarray, config: TableConfig, rank: int, processes: int
 ) -> Iterator[Batch]:
-    """Yield endless batches: rows of `Dlrm.tables`, int64 [B, columns]; numbers, float32 [B, N]; targets, float32 [B]."""
+    """Yield batches without end.
+
+    A batch has row numbers in `Dlrm.tables`, int64 [B, columns]; numbers, float32 [B, N]; and targets, float32 [B].
+    """
     firsts = config.rows * np.arange(inputs["categories"].shape[1])
     for _, ids in ids_of_batches(len(targets), config, rank, processes):
         arrays = inputs["categories"][ids] + firsts, inputs["numbers"][ids], targets[ids].astype(np.float32)

@@ -43,7 +43,7 @@ CHOSEN = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RU
 
 
 def benchmark(values: Mapping[str, object]) -> Benchmark:
-    """Return the benchmark. `values`: settings of all clusters. Raises UserError if they do not fit."""
+    """Return the benchmark of empty steps. `values`: settings of all clusters. Raises UserError if they do not fit."""
     refuse_chosen(NAME, CHOSEN, values)
     packed, unit = resolve_data(build_config(None, dict(values)).data, notify=print_line), "steps"
     found = jobs(packed, values)

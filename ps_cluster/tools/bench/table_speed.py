@@ -63,7 +63,7 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
 
 
 def _sizes(values: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the sizes of each job, by dotted key. If `values` set one of the sizes, it does not vary."""
+    """Return the batch size and the row width of each job, by dotted key. A size that `values` set does not vary."""
     choices: dict[str, Sequence[object]] = {
         key: [values[key]] if key in values else sizes for key, sizes in VARIED.items()
     }

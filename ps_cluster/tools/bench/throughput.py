@@ -70,7 +70,7 @@ class Result(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the table of arms. `key`: its name in files for programs. `form`: the format of its numbers."""
+    """A column of the table of arms. `key`: its name in the JSON file. `form`: the format of its numbers."""
 
     key: str
     heading: str
@@ -189,7 +189,8 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     """Return the columns of the table of `arms`.
 
     They are the rate of each arm, and the rate of the first arm (`first_of`) divided by it. If some arms have slow
-    workers, two more columns have the share of its rate that such an arm keeps, and this share divided by the ideal one.
+    workers, two more columns have the share of its rate that such an arm keeps, and this share divided by the ideal
+    share.
     """
     first = first_of(arms).name
 

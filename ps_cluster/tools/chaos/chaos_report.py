@@ -139,7 +139,7 @@ def _accuracy(evidence: Evidence) -> Accuracy | None:
 
 
 def by_kind(injected: Sequence[Injected]) -> list[KindRow]:
-    """Return a row for each kind that was injected, in the order of first injection, then a row for all."""
+    """Return a row for each kind of fault in the order of first injection, and then a row for all kinds together."""
     rows = []
     for name in (*dict.fromkeys(fault.kind for fault in injected), "all"):
         faults = [fault for fault in injected if name in ("all", fault.kind)]

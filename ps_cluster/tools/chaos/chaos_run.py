@@ -100,7 +100,7 @@ def report_of(experiment: Experiment) -> ChaosReport:
 def allowed_here(
     kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
 ) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds that can hit `run` on this system, and for all other kinds, by name, the reason why they can't.
+    """Return the kinds of fault that can hit `run` on this system, and name → reason for those that can't.
 
     Args:
       kinds: kind of fault → the reason why it is impossible, or None if no reason is known yet.

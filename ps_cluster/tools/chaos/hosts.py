@@ -198,7 +198,7 @@ def _is_in(network: RunNetwork, pid: int) -> bool:
 
 
 def _popen(network: RunNetwork, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
-    """Start a process in a network, and wait until it is there, so that `_kill_all_in` can't miss it."""
+    """Start a process, and wait until it has entered the network, so that `_kill_all_in` can't miss it."""
     options.setdefault("preexec_fn", die_with_parent)
     process = network.popen(list(argv), **options)
     deadline = time.monotonic() + PROGRAM_S

@@ -92,7 +92,7 @@ class Comparison(BaseModel):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run of a comparison. `name`: the name of its folder. `scaled`: whether its learning rate was scaled."""
+    """A training run of a comparison. `name`: the name of its folder. `scaled`: whether its learning rate is scaled."""
 
     name: str
     config: RunConfig
@@ -157,7 +157,7 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
 
 
 def read_plan(folder: Path) -> WrittenPlan:
-    """Return the plan in a comparison's folder, or an empty plan without a file. Raises UserError if it is damaged."""
+    """Return the plan in a comparison's folder; an empty plan if it has no file. Raises UserError if it is damaged."""
     file = folder / PLAN
     try:
         return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})

@@ -43,11 +43,11 @@ class GroupFinding:
     """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
 
     If some runs don't have a number (they did not reach the target, or have no metric because they diverged), its `n`
-    is the number of the other runs. If a run has no metric, the metric has only a mean, without a standard deviation and
-    an interval, because the other runs are not a random sample.
+    is the number of the other runs. If a run has no metric, the metric has only a mean, without a standard deviation
+    and an interval, because the other runs are not a random sample.
 
     Attributes:
-      estimates: the estimates by their columns. `finding[measure]` returns one of them.
+      estimates: the estimate of each measure, by the measure's column. `finding[measure]` returns one of them.
       idle: the idle share of each worker, by its index.
     """
 

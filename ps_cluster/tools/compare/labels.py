@@ -27,10 +27,10 @@ _NOT_IN_LABELS = {
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
-    """Return the label of each run's arm: mode, method, and settings in which runs of the same mode and method differ.
+    """Return the label of each run's arm: its mode, its staleness method, and the settings that distinguish it.
 
-    To find these settings, only runs with the same batch per worker are compared, because a rate that was
-    scaled with the batch does not make a new arm.
+    These are the settings in which runs with the same mode, staleness method and batch per worker differ. Runs with
+    different batches are not compared, because a rate that was scaled with the batch does not make a new arm.
     """
     settings = [flat_settings(config) for config in configs]
     places = [(_label(config), config.training.batch_size_per_worker) for config in configs]
@@ -48,7 +48,7 @@ def _label(config: RunConfig) -> str:
 
 
 def _differing(settings: Sequence[Mapping[str, object]]) -> set[str]:
-    """Return the keys that tell methods apart, and do not have the same value in all settings."""
+    """Return the keys, except `_NOT_IN_LABELS`, that do not have the same value in all settings."""
     first = settings[0]
     keys = {key for one in settings for key in one} - _NOT_IN_LABELS
     return {key for key in keys if any(one.get(key) != first.get(key) for one in settings)}

@@ -49,7 +49,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
     """Return all checks, quick ones first. `runs` and `cache_dir` are the folders of runs and of packed data.
 
     Args:
-      data_dir: a folder in which archives are looked for, before the caches.
+      data_dir: a folder that is searched for the archive of CIFAR-10 before the caches are.
       cluster: whether to start a cluster.
     """
     from ps_cluster.tools.doctor import gpu_checks, installation_checks, machine_checks, trial

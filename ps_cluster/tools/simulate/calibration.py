@@ -99,8 +99,8 @@ def read_run(root: Path) -> FinishedRun:
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
     """Return the costs of a step, measured in a run of mode async. Raises UserError if this run does not allow that.
 
-    The costs of a parameter, of a dispatch and of the start-up can't be measured in a single run, so they are taken from
-    `base`.
+    The costs of a parameter, of a dispatch and of the start-up can't be measured in a single run, so they are taken
+    from `base`.
     """
     if run.config.mode.name != Async.name:
         raise UserError(

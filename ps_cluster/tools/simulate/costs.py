@@ -42,7 +42,11 @@ class TableCosts(BaseModel):
     slots: int = Field(ge=0, le=10)  # the number of slots of the update rule; each is as large as the tables
 
     def server_bytes(self, mode: str, servers: int) -> int:
-        """Return the bytes that one of `servers` needs for its rows in float32, their slots and the sums of a round."""
+        """Return the bytes of tables on one of `servers` parameter servers.
+
+        They hold its rows in float32, the optimizer slots of these rows and, if the mode averages gradients, the sums
+        of a round.
+        """
         return 4 * self.weights * (1 + self.slots + MODES[mode].averages) // servers
 
 

@@ -21,8 +21,8 @@ class OneMachine(SimulatedTraining):
     """Simulates a run on a single machine, with no computer network between its tasks.
 
     All CPU time is taken from `cluster.cores`. If the measured CPU time of a worker's step is longer than the wall time
-    of its computation, the difference was spent in calls and in packing messages. `costs` counts that time as delays. If
-    the difference is even longer than the delays, the rest was spent in a second thread of the computation.
+    of its computation, the difference was spent in calls and in packing messages. `costs` counts that time as delays.
+    If the difference is even longer than the delays, the rest was spent in a second thread of the computation.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):

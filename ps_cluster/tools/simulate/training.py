@@ -111,7 +111,10 @@ class SimulatedTraining(ABC):
         """Let the worker pull (`read` from every parameter server), compute, wait (`compute_and_wait`) and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """Serve a pull: record each shard's version for the worker, unless the answer to its last push has done that."""
+        """Serve a pull: record the version of each shard that the worker gets.
+
+        Within a dispatch, the worker already has the shards from the answer to its last push, so nothing is recorded.
+        """
         if self._in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 
@@ -122,7 +125,7 @@ class SimulatedTraining(ABC):
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 
     def take(self, worker: int, server: int | slice) -> None:
-        """Serve a push, whose gradient is applied, counts in the round, or comes too late."""
+        """Serve a push: apply its gradient or, in rounds, count it in the current round unless it comes too late."""
         behind = self._versions[server] - self._pulled[worker, server]
         if self._in_rounds:
             self._take_in_round(worker, late=bool(np.any(behind)))

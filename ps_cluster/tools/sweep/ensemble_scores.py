@@ -32,7 +32,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The scores of each member, of the mean of the members, and of the ensemble. `field`: "accuracy" or "error"."""
+    """The scores of each member and of the ensemble. `field`: the name of the metric, "accuracy" or "error"."""
 
     names: tuple[str, ...]
     of_members: tuple[Scores, ...]
@@ -68,7 +68,7 @@ class ScoreTable:
         console.print(table)
 
     def write(self, file: Path, about: Mapping[str, object], runs: Sequence[Mapping[str, object]]) -> None:
-        """Write the scores for programs.
+        """Write the scores of the members, of their mean and of the ensemble into a JSON file.
 
         Args:
           about: values of the whole ensemble, by name; they come first.

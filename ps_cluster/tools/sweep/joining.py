@@ -44,7 +44,7 @@ def load_member(config: RunConfig, root: Path, dataset: PackedDataset) -> keras.
 
 
 def joined(members: Sequence[keras.Model], dataset: PackedDataset) -> keras.Model:
-    """Return a model of raw inputs whose output is the mean of the members' predictions, float32 [B, outputs]."""
+    """Return a model that takes raw inputs, and returns the mean of the members' predictions, float32 [B, outputs]."""
     fields = dataset.spec.inputs.items()
     inputs = as_arguments(
         {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in fields}

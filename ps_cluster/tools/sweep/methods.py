@@ -29,8 +29,8 @@ class SearchMethod:
       is_grid: whether all combinations are tried. They are put into the study's queue: Optuna's GridSampler can't be
         used with ask and tell (its `after_trial` calls `Study.stop`, which raises there:
         https://github.com/optuna/optuna/issues/4121).
-      halves: whether trials are stopped at rungs, by asynchronous successive halving: Li et al. 2020, "A System for Massively
-        Parallel Hyperparameter Tuning".
+      halves: whether trials are stopped early at the rungs 1/9 and 1/3 of the training, by asynchronous successive
+        halving: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning".
       learns: whether a trial depends on the scores of earlier trials, by a tree-structured Parzen estimator: Bergstra
         et al. 2011, "Algorithms for Hyper-Parameter Optimization".
     """

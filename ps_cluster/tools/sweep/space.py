@@ -116,7 +116,7 @@ class Space:
             yield {key: json.dumps(value) for key, value in zip(self.axes, combination)}
 
     def samples(self) -> Iterator[Values]:
-        """Yield the combinations to check first: each value of a setting, with the first values of all other settings."""
+        """Yield combinations to check before the first trial: each value with the first values of the other settings."""
         first: dict[str, object] = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():

@@ -109,7 +109,7 @@ end_leader() {
 pids=() stopping=""
 refused=$logs/refused leader_process=$logs/${tasks[0]/:/-}.pid
 rm -f "$refused" "$leader_process"
-# Slurm sends a signal before it takes the nodes. The leader then drains the training and writes a snapshot, for which it
+# Slurm sends a signal before it takes the nodes. The leader then drains the training and writes a snapshot. For that it
 # needs the other tasks.
 trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
 for number in "${!tasks[@]}"; do
