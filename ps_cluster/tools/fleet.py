@@ -129,7 +129,7 @@ class Fleet:
     def end_all(self) -> None:
         """End all runs under way, within a bounded time. They can be continued later."""
         for process in self._supervisor.stop_all(self._grace_s):
-            self._notify(f"could not be ended: {self._jobs[process.task].name} (pid {process.pid})")
+            self._notify(f"{self._jobs[process.task].name} (pid {process.pid}) could not be ended")
         self._jobs.clear()
 
     def _launch(self, job: Job) -> None:

@@ -156,4 +156,4 @@ def test_a_comparison_takes_the_environment_under_its_options_and_plans_without_
     told = CliRunner().invoke(main, [*command, "--model", "my.py:network"])
     assert told.exit_code == 0 and told.stdout.count(": learning rate that of compile()\n") == 2, told.output
     of_runs = CliRunner().invoke(main, ["compare", "one", "--dry-run"])
-    assert_one_line(of_runs.exit_code, of_runs.stderr, ["--dry-run", "leave it out"])
+    assert_one_line(of_runs.exit_code, of_runs.stderr, ["--dry-run", "leave --dry-run out"])

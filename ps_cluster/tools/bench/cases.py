@@ -78,7 +78,8 @@ def cases(
     """
     if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
-            f"--set {refused[0]}: got {values[refused[0]]!r}: all arms have the same update rule, crop and flip; leave it out"
+            f"--set {refused[0]}: got {values[refused[0]]!r}: this setting is fixed, because all arms have the same update "
+            "rule, crop and flip; leave it out"
         )
     if values.get("training.steps", 1) is None:
         raise UserError("--set training.steps: got null: give a number, or leave it out")

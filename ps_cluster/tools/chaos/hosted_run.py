@@ -100,7 +100,7 @@ class HostedRun:
         self.places = dict(places)
         self.restarter = Restarter(places, self._start)
         self.unsaved: list[float] = []  # the `unsaved_seconds` at each unexpected end of a leader
-        self._applied, self._rolled_back = 0, 0  # updates: applied in the last row, and rolled back so far
+        self._applied, self._rolled_back = 0, 0  # the updates of the last row, and those rolled back so far
         self._output = output
         self._options = tuple(options)
         cluster: dict[str, list[str]] = {}

@@ -177,7 +177,9 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     """
     count = comparison.seeds * len(comparison.stragglers) * len(comparison.batches) * len(comparison.arms)
     if count > MOST_RUNS:
-        raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
+        raise UserError(
+            f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} can be compared"
+        )
     for given in (comparison.settings, *(arm.set for arm in comparison.arms)):
         _check_length(comparison, given)
     try:
@@ -188,7 +190,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     places = product(range(comparison.seeds), comparison.stragglers, comparison.arms_by_batch())
     for seed, straggler, (batch, arm) in places:
         if run := _planned_run(comparison, arm, batch, straggler, seed):
-            if run.name in runs and runs[run.name].config != run.config:  # a name leaves out sections and punctuation
+            if run.name in runs and runs[run.name].config != run.config:  # names leave out sections and punctuation
                 run = replace(run, name=f"{run.name}-{_digest(run.config.to_yaml())}")
             runs.setdefault(run.name, run)
     configs = [run.config for run in runs.values()]
@@ -202,7 +204,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
         )
     if not runs:
         raise UserError(
-            f"--straggler: got {', '.join(comparison.stragglers)}: no mode of this comparison has such a worker"
+            f"--straggler: got {', '.join(comparison.stragglers)}: no mode of this comparison can have such a slow worker"
         )
     return list(runs.values())
 

@@ -146,7 +146,7 @@ def _too_short(records: Sequence[Record], limit_s: float) -> Iterator[str]:
         (record for record in records if not record.diverged), key=lambda record: record.summary.train_seconds
     )
     if shortest.summary.train_seconds < (1 - TIME_TOLERANCE) * limit_s:
-        yield f"'{shortest.root.name}' trained for {shortest.summary.train_seconds:,.1f} s of {limit_s:g}"
+        yield f"'{shortest.root.name}' trained for only {shortest.summary.train_seconds:,.1f} of {limit_s:g} s"
 
 
 def _place(group: Group) -> str:

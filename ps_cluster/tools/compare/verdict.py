@@ -121,7 +121,7 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     if diverged:
         yield f"Diverged: {_some(diverged)}."
     if not_learned:
-        yield f"Not better than guessing in some run: {_some(not_learned)}."
+        yield f"These arms have a run that is not better than guessing: {_some(not_learned)}."
     records = [record for group in groups for record in group.records]
     if unscored := sum(record.final is None and not record.diverged for record in records):
         yield (

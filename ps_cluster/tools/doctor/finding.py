@@ -25,8 +25,8 @@ class Finding:
     status: Status
     says: str
     todo: str = ""  # what the user should do; empty if all is well
-    name: str = ""  # of the check; `examine` sets the name, and the seconds that the check took
-    seconds: float = 0.0
+    name: str = ""  # the name of the check; `examine` sets it
+    seconds: float = 0.0  # the duration of the check; `examine` sets it
 
 
 ok = partial(Finding, Status.OK)

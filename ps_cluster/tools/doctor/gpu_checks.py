@@ -57,7 +57,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     except ValidationError:
         products = []
     if ended.returncode:
-        return fail(f"{count}: {last_error_line(ended)}", "see whether driver and CUDA fit TensorFlow (nvidia-smi)")
+        return fail(f"{count}: {last_error_line(ended)}", "see whether the driver and CUDA fit TensorFlow (nvidia-smi)")
     if not products:
         return warn(f"{count}, and TensorFlow sees none: training runs on the processors", how_to_install_cuda())
     each = "; ".join(f"{one.name} {one.model}".strip() + f" multiplies in {one.ms:.1f} ms" for one in products)

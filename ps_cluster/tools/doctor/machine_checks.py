@@ -50,7 +50,7 @@ def memory(space: FreeMemory | None = None) -> Finding:
     space = space or room()
     configs = (build_config(), build_config(None, SMALLEST))
     default, smallest = (needed_bytes(config) or 0 for config in configs)  # these networks were measured
-    answer = f"{space}, the default run takes about {default / GB:.1f} GB"
+    answer = f"{space}; the default run takes about {default / GB:.1f} GB"
     if smallest > space.memory_bytes:
         return fail(answer, f"free some memory: the smallest run takes about {smallest / GB:.1f} GB")
     if default > space.memory_bytes:

@@ -26,7 +26,7 @@ from ps_cluster.training.modes.asynchronous import Async
 
 COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-ROW_NUMBER_BYTES = 8  # each way: rows are asked for, and pushed, with their numbers
+ROW_NUMBER_BYTES = 8  # in each direction: pulls and pushes name each row by its number
 
 
 def bytes_per_parameter(config: RunConfig) -> float:

@@ -47,7 +47,7 @@ class SearchMethod:
             return TRIALS if wanted is None else wanted
         size = space.size_of_grid()
         if wanted is not None:
-            raise UserError(f"--trials: got {wanted}: a grid tries all its {size:,} combinations: leave it out")
+            raise UserError(f"--trials: got {wanted}: a grid tries all its {size:,} combinations: leave --trials out")
         if size > MOST_TRIALS:
             raise UserError(f"--vary: {size:,} combinations: a grid has at most {MOST_TRIALS:,}; take --method random")
         return size

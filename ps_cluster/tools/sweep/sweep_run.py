@@ -109,7 +109,7 @@ class SweepRun:
             self._fleet.start(job)
         except UserError as error:  # an earlier process of the trial still runs, or its folder can't be read
             self._code = FAILED
-            print_line(f"trial {trial.number} can't be started; the same command tries it again: {error}")
+            print_line(f"trial {trial.number} can't be started (run the same command again to retry it): {error}")
             return
         self._running[trial.number] = Running(trial, job, RowTail(RunDir(job.root).evaluation, EvaluationRow))
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
@@ -135,7 +135,7 @@ class SweepRun:
 
     def _end(self, ended: EndedJob) -> None:
         running = self._running.pop(ended.job.index)
-        self._look(running, has_ended=True)  # scores of its last moments
+        self._look(running, has_ended=True)  # the scores that it wrote just before it ended
         trial, score = running.trial, running.score
         on_held_out = f"{score_text(self._plan, score)} on held-out examples"
         if running.is_pruned:

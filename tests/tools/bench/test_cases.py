@@ -20,7 +20,7 @@ IMAGES = only_named("synthetic", Path("."), 1, 1)
 
 @pytest.mark.parametrize("key", ["optimizer.momentum", "schedule.kind", "data.augmentation.hue_delta"])
 def test_what_only_some_arms_would_follow_is_refused(key):
-    with pytest.raises(UserError, match=f"--set {key}: got 0.5: all arms have the same update rule, crop and flip"):
+    with pytest.raises(UserError, match=f"--set {key}: got 0.5: this setting is fixed, because all arms have the same"):
         cases.cases(["airbench"], ["float32"], IMAGES, {key: 0.5})
 
 

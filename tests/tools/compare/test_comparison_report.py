@@ -317,7 +317,7 @@ def test_an_arm_that_did_not_learn_is_named(tmp_path):
     roots = written_runs(tmp_path, {"mode.name": "async"}, {"mode.name": "sync"})
     summary = RunDir(roots[0]).summary
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"learned": False}))
-    assert "Not better than guessing in some run: async." in noted(roots)
+    assert "These arms have a run that is not better than guessing: async." in noted(roots)
 
 
 def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
@@ -466,7 +466,7 @@ def test_runs_with_one_time_limit_may_differ_in_examples_and_are_compared_at_thr
 
 def test_runs_that_did_not_train_for_equal_times_are_refused(tmp_path, no_plots):
     roots = write_time_limited_runs(tmp_path / "runs", sync=40.0, single=30.0)
-    with pytest.raises(UserError, match="'single-0' trained for 30.0 s of 40"):
+    with pytest.raises(UserError, match="'single-0' trained for only 30.0 of 40 s"):
         write_report(roots, tmp_path / "report")
     page = write_report(roots, tmp_path / "forced", force=True).page.read_text()
     assert "2 of 4 runs have no score at the time limit, so no final test accuracy." in page
