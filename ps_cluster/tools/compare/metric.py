@@ -17,7 +17,7 @@ class Metric:
     """A metric over the examples that judge a run. Its values are those of summary.json. Pages show `scale` x value.
 
     Attributes:
-      noun: its name in rows, such as "accuracy" or "auc".
+      noun: its name in the rows of evaluation results, such as "accuracy" or "auc".
       larger_is_better: whether larger values are better.
       most: the largest possible value.
       least: the smallest possible value.
@@ -137,7 +137,7 @@ _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
 def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
-    """Return the metric that has this name in rows and is measured on `examples`.
+    """Return the metric that has this name in the rows of evaluation results, and is measured on `examples`.
 
     `better`: which values are better; None if `BETTER` has the metric.
     """

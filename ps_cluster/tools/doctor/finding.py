@@ -60,7 +60,7 @@ def _look(check: Check, findings: list[Finding]) -> None:
     """Append the finding of a check to `findings`."""
     try:
         findings.append(check.look())
-    except Exception as error:  # whatever happens in one check, the others run
+    except Exception as error:  # the remaining checks run, whatever happens in this one
         findings.append(fail(f"{type(error).__name__}: {error}", "fix the cause that the error message names"))
 
 

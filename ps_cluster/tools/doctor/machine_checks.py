@@ -102,5 +102,5 @@ def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding
             return warn(
                 network.notice or "no private network",
                 "allow user namespaces (sysctl user.max_user_namespaces; on Ubuntu also "
-                "kernel.apparmor_restrict_unprivileged_userns=0), or use a machine that you share with nobody",
+                "kernel.apparmor_restrict_unprivileged_userns=0), or use a machine without other users",
             )

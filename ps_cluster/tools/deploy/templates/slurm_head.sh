@@ -32,7 +32,7 @@ command=({{ job.program | sh }} task --run-dir "$run_dir" --config "$config"{% f
 first_port={{ job.first_port_in_shell }} restarts={{ job.restarts }} steady_s={{ job.steady_s }}
 never_retry=({{ never_retry | join(" ") }})
 mkdir -p -- "$logs"
-{# The file is written beside and renamed, so a full disk never leaves half a configuration for a task to begin with. #}
+{# The file is written under another name and renamed. So a full disk never leaves half a configuration to the tasks. #}
 { cat > "$config.part" && mv -- "$config.part" "$config"; } <<'CONFIG' || { rm -f -- "$config.part"; exit 1; }
 {{ job.config.to_yaml() | trim }}
 CONFIG
