@@ -73,7 +73,7 @@ def test_a_folder_of_another_user_is_refused_with_his_name(common, command):  # 
     folder.chmod(0o777)
     with as_user(SOMEBODY_ELSE):
         line = refused(command, folder)
-    assert f"'{folder}' belongs to another user (uid {SOMEBODY}), who could change what lies in it" in line
+    assert f"'{folder}' belongs to another user (uid {SOMEBODY}), who could change the files in it" in line
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 
 

@@ -1,4 +1,7 @@
-"""Claim a folder for one piece of work: a file in it holds the plan, and only a command with this plan may continue."""
+"""Claim a folder for one piece of work, so that only a command with the same plan can continue this work.
+
+A file in the folder holds the plan.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def claim(
 ) -> None:
     """Write the plan of the work into its folder, whose lock the caller holds.
 
-    `extends`: returns whether the new plan only adds work to the different plan in a file. It then replaces that plan.
+    `extends`: a function that is called with the file of a different plan in the folder. It returns whether the new plan
+    only adds work to that plan. If so, the new plan replaces it.
 
     Raises UserError if the folder holds another plan, or has files but no plan, or can't be written.
     """
@@ -41,7 +45,7 @@ def claim(
         if file.is_file():
             untrusted.refuse_foreign(file)
             if file.read_bytes() != content.encode() and not extends(file):
-                raise UserError(f"--output: '{output}' holds another {noun}: choose another folder, or remove it")
+                raise UserError(f"--output: '{output}' holds another {noun}: choose another folder, or remove this one")
         check_unclaimed(output, plan, noun, besides)
         write_whole(file, content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Append rows, one JSON object per line, to a file, and read them while it grows. Lines that are no rows are skipped."""
+"""Append rows, one JSON object per line, to a file, and read them while it grows. Lines that are not rows are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
-LOOK_BYTES = 2**22  # bytes that are read at once, so no row may be longer; the row of 1,000 workers has 100,000 bytes
+# The number of bytes that are read at once. No row may be longer. A row about 1,000 workers has 100,000 bytes.
+LOOK_BYTES = 2**22
 _END_BYTES = 2**16  # enough for the last row of all but the largest clusters
 
 
@@ -37,7 +38,7 @@ def read_rows(path: Path, model: type[Model], notify: Notify = ignore) -> Iterat
         yield from tail.new_rows()
     if tail.problem:
         more = f" (and {tail.passed_over - 1} more)" if tail.passed_over > 1 else ""
-        notify(f"passed over in '{path}': {tail.problem}{more}")
+        notify(f"a part of '{path}' is skipped: {tail.problem}{more}")
 
 
 def last_row(path: Path, model: type[Model]) -> Model | None:
@@ -77,7 +78,7 @@ class RowTail(Generic[Model]):
     Attributes:
       passed_over: the number of lines that were not rows, e.g. because a full disk cut them short, plus the number of
         failed attempts to read the file. A line of more than LOOK_BYTES counts several times.
-      problem: the first problem, in words.
+      problem: a description of the first problem; None if there was none.
     """
 
     def __init__(self, path: Path, model: type[Model]):
@@ -87,7 +88,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. If this cuts a line, its rest is not a row."""
+        """Skip the present content except its last `up_to_last` bytes. The rest of a line that this cuts is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

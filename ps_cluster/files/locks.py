@@ -1,10 +1,10 @@
 """Allow one command at a time in a folder, by locking a file that names the holder of the lock.
 
 The kernel holds the lock (flock), and releases it when the process ends or is killed, so no stale lock is left.
-Programs that the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a
-moment, so a command that takes a lock retries for longer than that. Containers that share a folder share its locks.
-Whether machines do so too depends on the file system. If the file system has no locks, a notice says so, and the work
-continues.
+Child processes do not inherit the lock. A command that only checks whether a lock is taken holds it for a moment, so a
+command that takes a lock retries for longer than that. Containers that share a folder also share its locks. Whether
+machines that share a folder also share its locks depends on the file system. If the file system has no locks, a notice
+says so, and the work continues.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
 LOCK = ".lock"
-_USED = ".used"  # the locked file of a folder that processes share
-_MODE = 0o600  # whoever may read a file may lock it
+_USED = ".used"  # the file that processes lock in a folder that they share
+_MODE = 0o600  # only for the user, because whoever may read a file may also lock it
 SHARERS_END_WITHIN_S = 10.0  # the longest time from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
@@ -110,9 +110,9 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds or shares the lock `path`, or the lock of the folder `path`. Writes nothing.
+    """Return whether a process holds or shares a lock, without writing anything. Return False if this is unknown.
 
-    Return False if this can't be found out.
+    `path`: the lock file, or the folder that is locked.
     """
     file = path / LOCK if path.is_dir() else path
     try:
@@ -126,7 +126,10 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Hold a shared lock on the file or folder `path` until this process ends, or none if the system refuses the lock."""
+    """Hold a shared lock on the file or folder `path` until this process ends.
+
+    If the system refuses the lock, continue without it.
+    """
     with contextlib.suppress(OSError):
         _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 
@@ -142,7 +145,7 @@ def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN
 
 @contextlib.contextmanager
 def sharing_new(folder: Path) -> Iterator[None]:
-    """Create a folder and share it during the block, as `share` does, even if it is moved meanwhile."""
+    """Create a folder, and hold a shared lock on it during the block, even if the folder is moved meanwhile."""
     descriptor = None
     while descriptor is None:
         folder.mkdir(exist_ok=True)
@@ -155,9 +158,9 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder if no process shares it. If this is unknown, because the file system has no locks, it stays."""
+    """Remove a folder if no process shares it. If this is unknown, because the file system has no locks, the folder stays."""
     without_locks: list[str] = []
-    with contextlib.suppress(OSError):  # it is gone
+    with contextlib.suppress(OSError):  # the folder is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:
             if not without_locks:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -168,7 +171,7 @@ def remove_abandoned(folder: Path) -> None:
 def to_remove(folder: Path, what: str) -> Iterator[None]:
     """Lock a folder that is going to be removed. Raises InUse, which names `what`, if a process shares the folder."""
     if (descriptor := _locked(folder / _USED, _CHECK_TAKES_S)) is None:
-        raise InUse(f"{what} is in use by a run: wait until it has ended, or end it")
+        raise InUse(f"{what} is in use by a run: wait until the run has ended, or end it")
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ _DTYPES = {code: np.dtype(name) for code, name in {
     "BOOL": "bool", "U8": "uint8", "I32": "int32", "I64": "int64", "F32": "float32", "F64": "float64",
 }.items()}  # fmt: skip
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_HEADER, _CHECKSUMS = "header", "crc32"  # the names of the texts that are stored beside the arrays
+_HEADER, _CHECKSUMS = "header", "crc32"  # the keys of the two texts in the file's metadata
 _LENGTH = struct.Struct("<Q")  # the length of the table, at the beginning of the file
 _CHUNK_BYTES = 2**20
 _LARGEST_CRC = 2**32 - 1
@@ -70,7 +70,7 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
     Each array is written piece by piece while it is read. The checksums belong in the table at the beginning, but are
     known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
     write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a dtype that these
-    files never contain, or if the total length of its pieces differs from the array's length.
+    files never contain, or if the pieces of an array have more or fewer bytes in total than the array.
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0

@@ -32,7 +32,7 @@ def writing_alone() -> Iterator[None]:
 def unknown_owners(
     uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
 ) -> frozenset[int]:
-    """Return the user id that this user namespace shows for all unknown users, or an empty set outside a namespace.
+    """Return a set with the user id that this user namespace shows for all unknown users; empty outside a namespace.
 
     A task in the private network of its run is in a user namespace, where root's files have this id. The launcher is in
     no such namespace, and has checked the run directory before it starts a task.
@@ -62,7 +62,7 @@ def check_folder(folder: Path, what: str, notify: Notify) -> None:
         owner = os.stat(folder).st_uid
         if is_foreign(folder):
             raise Foreign(
-                f"{what} '{folder}' belongs to {name_of(owner)}, who could change what lies in it: choose another"
+                f"{what} '{folder}' belongs to {name_of(owner)}, who could change the files in it: choose another folder"
             )
         if not _is_trusted(owner):
             notify(
@@ -70,7 +70,9 @@ def check_folder(folder: Path, what: str, notify: Notify) -> None:
                 "there belong to root"
             )
     for place in _open_to_everybody(Path(os.path.realpath(folder))):
-        notify(f"{what} '{folder}': everybody on this machine may write to '{place}'; to end that: chmod o-w '{place}'")
+        notify(
+            f"{what} '{folder}': everybody on this machine may write to '{place}'; to prevent this: chmod o-w '{place}'"
+        )
 
 
 def refuse_foreign_symlinks(folder: Path, what: str) -> None:
@@ -80,7 +82,7 @@ def refuse_foreign_symlinks(folder: Path, what: str) -> None:
         if not _is_trusted(owner):
             raise Foreign(
                 f"{what} '{folder}' is reached through '{link}', a link that {name_of(owner)} made: "
-                "name the folder itself, or choose another"
+                "name the folder itself, or choose another folder"
             )
 
 
@@ -98,7 +100,7 @@ def refuse_foreign(path: Path) -> None:
     """Raise Foreign if a file or folder that is about to be trusted belongs to another user."""
     if is_foreign(path):
         raise Foreign(
-            f"'{path}' belongs to {name_of(os.stat(path).st_uid)}: copy what you trust into a folder of yours"
+            f"'{path}' belongs to {name_of(os.stat(path).st_uid)}: if you trust it, copy it into a folder of your own"
         )
 
 
@@ -120,7 +122,7 @@ def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _open_to_everybody(folder: Path) -> Iterator[Path]:
-    """Yield `folder` if every user may write into it, and each parent in which any user could replace its child."""
+    """Yield `folder` if every user may write into it, and each folder above it whose content any user could replace."""
     for place in (folder, *folder.parents):
         if os.path.exists(place):  # a missing or unreachable folder is noticed when it is opened
             mode = os.stat(place).st_mode

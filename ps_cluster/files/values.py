@@ -27,7 +27,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Malformed(ValueError):
-    """Raised for content that is damaged, too large or of a wrong type. The message is a clause without a file name."""
+    """Raised for content that is damaged, too large or of a wrong type.
+
+    The message does not name the file: the caller puts the file's name before it.
+    """
 
 
 # Read numbers in plain notation only: ASCII digits, a sign, a point, an exponent.
@@ -70,7 +73,7 @@ def decimal(text: str) -> float:
 def _check_length(digits: str) -> None:
     # Python needs quadratic time for more digits.
     if len(digits) > MOST_DIGITS:
-        raise Malformed(f"has a number of {len(digits):,} digits")
+        raise Malformed(f"has a number with {len(digits):,} digits, more than {MOST_DIGITS}")
 
 
 # Make untrusted text safe to print as one line.
@@ -126,7 +129,10 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def refuse_address(path: str) -> None:
-    """Raise Malformed for a remote store's address, such as gs://bucket/runs, which as a path means a local folder."""
+    """Raise Malformed if `path` is the address of a remote store, such as gs://bucket/runs.
+
+    The system would take such an address for the path of a local folder.
+    """
     if _ADDRESS.match(path):
         raise Malformed(
             "is the address of a remote store, but only folders of this machine are read and written: mount it (e.g. "
@@ -171,7 +177,8 @@ _short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
 def first_error(error: ValidationError, origin: str, known: str = "", names: Iterable[str] = ()) -> str:
     """Return the first problem, on one line that names the source of the input (`origin`), the field and the value.
 
-    The message about an unknown key names the most similar of all keys (`names`), and the page that lists them (`known`).
+    `names`: all known keys. The message about an unknown key names the known key that is most similar. `known`: the page
+    that lists all keys, for the same message.
     """
     if error.error_count() > MOST_ERRORS:
         return f"{origin}: does not hold what is expected: {error.error_count():,} values are wrong"

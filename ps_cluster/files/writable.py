@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ps_cluster.files.values import Malformed, reason, refuse_address
 
-LONGEST_NAME = 200  # bytes; most systems allow 255, and a temporary name is longer
+LONGEST_NAME = 200  # bytes; most systems allow 255, and the temporary name of a file is longer
 LONGEST_PATH = 3000  # bytes; most systems allow 4,096, and a run has files below this path
 
 
@@ -31,7 +31,7 @@ def check_folder(path: Path, folder: Path | None = None) -> None:
         if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts) or len(os.fsencode(path)) > LONGEST_PATH:
             raise Malformed("is too long a name")
         nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
-        with tempfile.TemporaryFile(dir=nearest):  # permissions alone prove nothing
+        with tempfile.TemporaryFile(dir=nearest):  # a look at the permissions would not be enough
             pass
     except Malformed:
         raise

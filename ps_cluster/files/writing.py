@@ -1,11 +1,11 @@
 """Write files that readers see whole or not at all, never through a link, and never after a newer leader has taken over.
 
-A file that others read as a whole is written under a random temporary name and renamed. The writer keeps the temporary
-file locked, so an unlocked one was left by a writer that was killed.
+A file that other processes read as a whole is written under a random temporary name and then renamed. The writer keeps the
+temporary file locked, so an unlocked temporary file was left behind by a writer that was killed.
 
-A process has one fence, which is asked before each rename and removal whether this process may still change files. A
-task that leads a run sets its claim (runs/leaders.py) as the fence; no other process has a fence. The fence is global
-to the process, so that no function that renames or removes a file can forget to ask it.
+A process can have one fence: a function that is called before each rename and removal, and raises an error if this
+process may no longer change files. A task that leads a run sets its claim on the run (runs/leaders.py) as the fence; no
+other process has a fence. The fence is global to the process, so that no caller can forget to pass it on.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _fence: Callable[[], None] | None = None
 
 
 def set_fence(fence: Callable[[], None] | None) -> None:
-    """Call `fence` before each rename and removal from now on. It raises if this process may no longer change files.
+    """Call `fence` before each rename and removal from now on. None removes the fence.
 
-    None removes the fence.
+    `fence` raises an error if this process may no longer change files.
     """
     global _fence
     _fence = fence
@@ -139,7 +139,7 @@ def remove(path: Path) -> None:
 def remove_leftovers(directory: Path, pattern: str) -> None:
     """Remove the temporary files that killed writers left behind for files whose names match `pattern`."""
     for leftover in directory.glob(f".{pattern}.*.tmp"):
-        with contextlib.suppress(OSError):  # its writer holds the lock, or it is gone
+        with contextlib.suppress(OSError):  # its writer holds the lock, or the file is gone
             descriptor = os.open(leftover, os.O_WRONLY | _SAFELY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,7 +162,9 @@ def open_to_write(path: Path, flags: int, mode: int = 0o644) -> int:
         descriptor = os.open(path, flags | _SAFELY, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise PermissionError(errno.EPERM, "it is a link, which is never written through", str(path)) from error
+            raise PermissionError(
+                errno.EPERM, "it is a link, and files are never written through a link", str(path)
+            ) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,7 +1,8 @@
 """Read and write YAML within limits. Features that let a short file expand to a large value are refused.
 
-Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number;
-`off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such as `010`, is refused.
+Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), but numbers have to be decimal.
+`1e-3` is a number; `off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such as
+`010`, is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _DOUBTFUL = re.compile(
     r"[-+]?(0[box][0-9A-Fa-f_]+|[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?)"
 )
-_LIBYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # much quicker; PyYAML may have been built without it
+_LIBYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # much quicker, but PyYAML may have been built without it
 _AROUND = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
 
 Event = Any  # a yaml.Event; its class decides which attributes it has
@@ -58,15 +59,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: bytes | str) -> Any:
     """Return the value of a YAML text: dict, list, str, int, float, bool or None.
 
-    Raises Malformed if it is not YAML, too long, too deep, has more than one document, a key twice in one mapping, a key
-    that is not text, an anchor, alias, merge key or tag, or a number that is too long or that other versions read
-    differently.
+    Raises Malformed if the text is not YAML, is too long, is nested too deep, or has more than one document. Raises it
+    also for a key that appears twice in a mapping or is not text; for anchors, aliases, merge keys and tags; and for
+    numbers that are too long, or that other versions of YAML read as other numbers.
     """
     if len(text) > MOST_BYTES:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # PyYAML reads what libyaml refuses. PyYAML has better messages, and accepts names that are not UTF-8 ("\uDCFF").
+        # A text that libyaml refuses is parsed again by PyYAML's Python code, which has better messages and accepts names
+        # that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)
@@ -113,7 +115,7 @@ def _is_plain_text(text: str) -> bool:
 
 
 def _value(event: Event, events: Events, levels: int) -> Any:
-    """Return the value that begins with `event`. Aliases are refused, so the value can't be larger than the file."""
+    """Return the value whose first event is `event`. Aliases are refused, so the value can't be larger than the file."""
     if isinstance(event, yaml.AliasEvent) or event.anchor:
         raise _at(event, "anchors and aliases (&, *) are not read: write the value itself")
     if event.tag:

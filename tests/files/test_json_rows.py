@@ -52,7 +52,7 @@ def test_a_row_that_a_full_disk_cut_short_costs_no_other_and_is_told_once(path):
     append(path, 4)
     said = []
     assert numbers(read_rows(path, Numbered, said.append)) == [1, 3, 4]
-    assert len(said) == 1 and said[0].startswith(f"passed over in '{path}': a row is not JSON")
+    assert len(said) == 1 and said[0].startswith(f"a part of '{path}' is skipped: a row is not JSON")
     assert said[0].endswith("(and 1 more)")
 
 
@@ -106,7 +106,7 @@ def test_a_line_that_is_too_long_is_passed_over(path, monkeypatch):
     append(path, 3)
     said = []
     assert numbers(read_rows(path, Numbered, said.append)) == [1, 3]
-    assert said == [f"passed over in '{path}': a line of more than 40 bytes (and 1 more)"]
+    assert said == [f"a part of '{path}' is skipped: a line of more than 40 bytes (and 1 more)"]
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_a_pipe_in_place_of_the_file_is_not_waited_for(path):
     os.mkfifo(path)
     said = []
     assert list(read_rows(path, Numbered, said.append)) == []
-    assert said == [f"passed over in '{path}': it is not a regular file"]
+    assert said == [f"a part of '{path}' is skipped: it is not a regular file"]

@@ -34,7 +34,8 @@ def test_a_folder_of_another_user_is_refused_and_root_gets_a_notice(common):  # 
     with as_user(SOMEBODY_ELSE), pytest.raises(Foreign) as refusal:
         check(home)
     assert str(refusal.value) == (
-        f"run directory '{home}' belongs to another user (uid {SOMEBODY}), who could change what lies in it: choose another"
+        f"run directory '{home}' belongs to another user (uid {SOMEBODY}), who could change the files in it: "
+        "choose another folder"
     )
     (line,) = check(home)
     assert line.startswith(
@@ -46,7 +47,7 @@ def test_a_folder_of_another_user_is_refused_and_root_gets_a_notice(common):  # 
 def test_a_folder_that_everybody_may_write_to_is_said(tmp_path, mode):
     tmp_path.chmod(mode)
     assert check(tmp_path) == [
-        f"run directory '{tmp_path}': everybody on this machine may write to '{tmp_path}'; to end that: chmod o-w '{tmp_path}'"
+        f"run directory '{tmp_path}': everybody on this machine may write to '{tmp_path}'; to prevent this: chmod o-w '{tmp_path}'"
     ]
 
 
