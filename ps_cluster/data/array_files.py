@@ -23,7 +23,7 @@ _LOCAL = struct.Struct("<26x2H")  # a member's local header, which ends with the
 
 
 class ArrayForm(NamedTuple):
-    """The dtype and shape of an array in a file."""
+    """The dtype, shape and position of an array in a file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]

@@ -20,7 +20,10 @@ from ps_cluster.data.batches import Batch
 
 
 class Stream(IntEnum):
-    """The streams of random numbers, one for each transformation, so that none changes the numbers that another draws."""
+    """The streams of random numbers, one for each transformation.
+
+    So the numbers of a transformation do not depend on which other transformations are turned on.
+    """
 
     CROP = 0
     FLIP = 1
@@ -36,7 +39,8 @@ def augment(
 ) -> dict[str, tf.Tensor]:
     """Return the inputs of a batch with its images varied. A variation that the settings turn off costs no time.
 
-    `inputs`: name → [B, ...], B static; all image inputs get the same variations. `settings`: the section `data`.
+    `inputs`: tensors [B, ...] by the names of the inputs, with a static B. If several inputs are images, all of them
+    get the same variations. `settings`: the section `data`.
     """
     return {
         name: augment_images(field, rows, batch, settings.augmentation) if field.is_image else rows
@@ -83,11 +87,11 @@ def augment_images(field: ArrayField, images: tf.Tensor, batch: Batch, settings:
 def resized(
     inputs: Mapping[str, tf.Tensor], spec: ExampleSpec, scales: Sequence[ImageScale], progress: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch with its images scaled down by `scales`. Each new pixel is the mean of its area.
+    """Return the inputs of a batch, with images scaled down as `scales` says for this point of the training.
 
-    This is progressive resizing, as in the entries of fast.ai to DAWNBench (2018). `inputs`: name → float32 [B, ...]; an
-    image is [B, H, W, C] and becomes [B, h, w, C], h and w not static. `progress`: float32 [], the share of the steps
-    that is done.
+    This is progressive resizing, as in the entries of fast.ai to DAWNBench (2018). A pixel of a scaled image is the
+    mean of the area that it replaces. `inputs`: float32 [B, ...] by the names of the inputs. Images [B, H, W, C] become
+    [B, h, w, C], where h and w are not static. `progress`: float32 [], the share of all steps that is done.
     """
     phase = tf.searchsorted([scale.until for scale in scales], progress[None], "right")[0]
 

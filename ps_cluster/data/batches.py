@@ -46,16 +46,16 @@ def batch_of(
 ) -> Batch:
     """Return the examples that step `step` trains on.
 
-    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. An epoch has one position for
-    each example (of the sample, if there is one), and each epoch has its own order. A batch may span epochs.
+    The steps walk through the positions 0, 1, 2, …, and each step takes `batch_size` of them. An epoch has one
+    position for each example (of the sample, if there is one), and each epoch has its own order. A batch may span epochs.
 
     Args:
       step: int64 [], from 0.
       examples: the number of examples in the training set.
       seed: 0 <= seed < 2**63; different seeds give different orders.
       sample: the part of the training set to train on; None for all of it.
-      number: the index of the step among the steps that walk through the same sample, int64 [], from 0; None if it is
-        `step`.
+      number: the index of the step among the steps that walk through the same sample, int64 [], from 0; None if it
+        equals `step`.
     """
     seen = examples if sample is None else sample.size(examples)
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
@@ -114,13 +114,16 @@ def joined_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
 class BatchRows(NamedTuple):
     """The rows of a batch as they were packed."""
 
-    inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; for several targets, name of the array → [B, ...]
+    inputs: dict[str, tf.Tensor]  # [B, ...] each, by the names of the inputs
+    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; several targets are in a mapping, by the names of their arrays
     weight: tf.Tensor | None  # float [B]; None if all examples count equally
 
 
 def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str, tf.Tensor]:
-    """Return a batch, name → [B, ...], from files in the working directory of the process that executes the graph."""
+    """Read the packed rows of a batch, [B, ...] for each field, and return them by the names of the fields.
+
+    The files are in the working directory of the process that executes the graph.
+    """
     return {
         name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
         for name, field in fields_of(spec).items()

@@ -17,7 +17,10 @@ from ps_cluster.data.packed import PackedDataset
 _AT_ONCE = 16  # images that are varied together: only a few, because large images take much memory as float32
 
 VaryImages = Callable[[np.ndarray, int], np.ndarray]
-"""A function: (ids int64 [B] of training examples, epoch) → their images as varied in this epoch, [B, H, W, C]."""
+"""A function of the ids of training examples, int64 [B], and of an epoch.
+
+It returns the images of these examples, [B, H, W, C], varied as in this epoch.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,14 @@ def with_samples(
     variations: int,
     seed: int,
 ) -> list[ExampleGroup]:
-    """Return groups of a data set of images, with at most `samples` random samples of each, and variations of these."""
+    """Return the groups of a data set of images, with random training images as their samples.
+
+    Args:
+      vary: the function that varies images; None if training does not vary them.
+      samples: the largest number of images to draw for each group.
+      variations: the number of variations of each of these images.
+      seed: the seed of the draws.
+    """
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
     ids = np.concatenate(chosen)

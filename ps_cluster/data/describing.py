@@ -15,7 +15,7 @@ from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
-MOST_BYTES = 2**30  # at most this many bytes of a field are read; of a larger field, evenly spaced parts
+MOST_BYTES = 2**30  # of a field with more bytes than this, only evenly spaced pieces are read
 _PIECE_BYTES = 2**22
 _MOST_VALUES = 4  # an example is shown with at most this many values
 _MOST_CHARACTERS = 48  # a text is shown with at most this many characters
@@ -29,7 +29,9 @@ class Described:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    low: float | None  # of the values, or of the lengths of texts in characters; None if no value is finite
+    # The smallest value, mean, standard deviation and largest value; for texts, those of their lengths in characters.
+    # None if no value is finite.
+    low: float | None
     mean: float | None
     std: float | None
     high: float | None
@@ -38,7 +40,7 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each field (input, target or weight), or of each of its columns if the field has short rows.
+    """Return statistics of each field (input, target or weight), or of each of its columns if rows are short vectors.
 
     The columns of a table appear under their own names and in their own units, without their missing values.
     """
@@ -80,7 +82,7 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
             if count and not column.values:
                 middle = column.mean
                 width = column.std if highest != lowest else 0.0
-        name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
+        name = f"{column.name} (codes of {len(column.values)} categories)" if column.values else column.name
         found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
     return found
 
@@ -88,7 +90,10 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
 def example_rows(
     dataset: PackedDataset, which: slice | np.ndarray, split: PackedSplit = "train"
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the names of fields or columns, and some examples as text. `which`: a slice, or indices [M]."""
+    """Return the names of fields or columns, and a list of texts with their values for each chosen example.
+
+    `which`: the examples, as a slice or as indices [M].
+    """
     encoded = _encoded_columns(dataset)
     names: list[str] = []
     columns: list[list[str]] = []
@@ -125,7 +130,10 @@ def _first_values(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column. Numbers of a table were encoded as (value - mean) / std, categories as codes (from 1) of `values`."""
+    """A column, and how it was encoded if it is from a table.
+
+    Numbers were encoded as (value - mean) / std, and categories as their positions in `values`, counted from 1.
+    """
 
     name: str
     mean: float = 0.0
@@ -146,7 +154,7 @@ class _Column:
 
 
 def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
-    """Return field → columns of the field, for a data set that was packed from a table; else an empty mapping."""
+    """Return the columns of each field, by the name of the field. The mapping is empty if the data is not a table."""
     encoding = dataset.encoding()
     if encoding is None:
         return {}

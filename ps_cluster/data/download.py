@@ -31,7 +31,7 @@ _WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class DownloadError(UserError):
-    """The file could not be downloaded. The message says from where and why."""
+    """The file could not be downloaded. The message names the address and the reason."""
 
 
 class Patience(NamedTuple):

@@ -36,7 +36,7 @@ class LazyRows(ABC):
 
 
 class SelectedRows(LazyRows):
-    """The rows of another object that have the indices `ids` [N], in the order of `ids`."""
+    """The rows at the indices `ids` [N] of another object, in the order of `ids`."""
 
     def __init__(self, rows: IndexableRows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))
@@ -47,7 +47,7 @@ class SelectedRows(LazyRows):
 
 
 class ChangedRows(LazyRows):
-    """The rows of another object, which `change` converts to another dtype or shape, piece by piece."""
+    """The rows of another object, converted to another dtype or shape by `change`, piece by piece."""
 
     def __init__(self, rows: IndexableRows, change: Callable[[np.ndarray], np.ndarray]):
         first = change(np.asarray(rows[:1]))

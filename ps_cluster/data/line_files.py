@@ -48,11 +48,13 @@ def lines_of(file: Path) -> Iterator[bytes]:
 def arrays_of_lines(
     file: Path, fields: Mapping[str, ArrayField], parse: Callable[[bytes], Sequence[object]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the rows of each field, [lines, ...], mapped from temporary files that vanish when no array uses them.
+    """Parse the lines of a file, and return an array [lines, ...] for each field, by the name of the field.
 
-    The temporary files are in the cache, because logs of clicks take gigabytes, and /tmp may be in memory.
+    The arrays are mapped from temporary files, each of which vanishes when its array is no longer used. These files are
+    in the cache, because logs of clicks take gigabytes, and /tmp may be in memory.
 
-    `parse` returns a value for each field from a line, and raises ValueError, with a short reason, for a bad line.
+    `parse` returns the value of each field, in the order of `fields`, for a line. For a bad line it raises ValueError
+    with a short reason.
     `heading`: whether the first line names the columns. Raises Malformed if a line is bad (with the line's number), or
     if there are no lines. Raises UserError if the cache can't be written.
     """
@@ -68,7 +70,7 @@ def arrays_of_lines(
                 files[name].write(np.array(values, field.dtype).tobytes())
     if not count:
         raise Malformed(f"'{file.name}' has no lines of data")
-    with _writing(cache):  # what the files have buffered
+    with _writing(cache):  # writes the bytes that are still in buffers
         for one in files.values():
             one.flush()
     return {

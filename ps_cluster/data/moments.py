@@ -50,10 +50,11 @@ class Moments:
 
 
 class RunningStatistics:
-    """The mean and standard deviation of a field per index of its last axis, or of all its numbers if rows are scalars.
+    """The mean and standard deviation of a field at each index of its last axis.
 
-    They are not computed for a field that is neither an image nor floats, that has published statistics, or whose last
-    axis is longer than `_MOST_CHANNELS`.
+    If each row is a single number, they are the mean and standard deviation of these numbers. They are computed only
+    for images and floats, and not if the field already has statistics, e.g. published ones, or if its last axis is
+    longer than `_MOST_CHANNELS`.
     """
 
     def __init__(self, field: ArrayField):

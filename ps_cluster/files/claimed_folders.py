@@ -35,8 +35,8 @@ def claim(
 ) -> None:
     """Write the plan of the work into its folder, whose lock the caller holds.
 
-    `extends`: a function that is called with the file of a different plan in the folder. It returns whether the new plan
-    only adds work to that plan. If so, the new plan replaces it.
+    `extends`: a function that gets the file of a different plan in the folder. It returns whether the new plan only
+    adds work to that plan. If so, the new plan replaces it.
 
     Raises UserError if the folder holds another plan, or has files but no plan, or can't be written.
     """

@@ -14,8 +14,9 @@ from ps_cluster.files.reading import read_bytes
 from ps_cluster.files.values import Malformed, decimal, first_error, whole
 
 MOST_BYTES = 24 * 2**20
-# The largest number of commas, colons and opening brackets in a text. A value of two bytes takes up to 100 bytes in memory,
-# and 400 more if it does not fit the model. The summary of a run of a month with a score per minute stays below this limit.
+# The largest number of commas, colons and opening brackets in a text. A value of two bytes takes up to 100 bytes in
+# memory, and 400 more if it does not fit the model. The summary of a run that lasts a month and is scored every minute
+# stays below this limit.
 MOST_PARTS = 600_000
 
 Json = dict[str, Any]
@@ -43,8 +44,8 @@ def read_json(path: Path, model: type[Model], most_bytes: int = MOST_BYTES) -> M
 def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text.
 
-    Raises Malformed if the text is not JSON, has too many values, or is nested too deep. Raises it also if an object has
-    a key twice, or if the text has NaN, infinity, or a number with too many digits.
+    Raises Malformed if the text is not JSON, has too many values, or is nested too deep. Raises it also if an object
+    has a key twice, or if the text has NaN, infinity, or a number with too many digits.
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text

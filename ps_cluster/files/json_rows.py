@@ -1,4 +1,7 @@
-"""Append rows, one JSON object per line, to a file, and read them while it grows. Lines that are not rows are skipped."""
+"""Append rows to a file, one JSON object per line, and read them while the file grows.
+
+Lines that are not rows are skipped.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. The rest of a line that this cuts is not a row."""
+        """Skip the present content except its last `up_to_last` bytes. If a line is cut, its rest is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

@@ -158,7 +158,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder if no process shares it. If this is unknown, because the file system has no locks, the folder stays."""
+    """Remove a folder if no process shares it. If this is unknown, because the file system has no locks, keep it."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # the folder is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path is a pattern with wildcards. The path of an existing file, e.g. `a[1].csv`, is not a pattern."""
+    """Return whether a path is a pattern with wildcards. The path of an existing file, e.g. `a[1].csv`, is none."""
     return glob.has_magic(str(path)) and not os.path.lexists(path)
 
 
 def matches(pattern: Path) -> list[Path]:
-    """Return the sorted files that a pattern matches, without hidden ones. `**` matches any number of nested folders."""
+    """Return the sorted files that a pattern matches, without hidden ones. `**` matches any number of folders."""
     found = (Path(name) for name in glob.iglob(str(pattern), recursive=True))
     return sorted(dict.fromkeys(path for path in found if path.is_file()))
 

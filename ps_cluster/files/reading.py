@@ -51,7 +51,7 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
     A compressed file of a kilobyte can hold gigabytes, and the libraries that read such files have no limit. Raises
     Malformed if the block needed more.
     """
-    # Arrow's default memory pool would reserve a GiB at its first use. The variable takes effect if Arrow is imported later.
+    # Arrow's default memory pool would reserve a GiB at its first use. The variable is read if Arrow is imported later.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     arrow = sys.modules.get("pyarrow")
     pool = arrow and arrow.default_memory_pool()
@@ -67,8 +67,8 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise Malformed(
-            f"reading its {size_bytes:,} bytes takes more than {most_memory(size_bytes) / 1e9:.1f} GB of memory, the limit "
-            "for this size: if you trust the data, save it without compression"
+            f"reading its {size_bytes:,} bytes takes more than {most_memory(size_bytes) / 1e9:.1f} GB of memory, the "
+            "limit for this size: if you trust the data, save it without compression"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -177,8 +177,8 @@ _short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
 def first_error(error: ValidationError, origin: str, known: str = "", names: Iterable[str] = ()) -> str:
     """Return the first problem, on one line that names the source of the input (`origin`), the field and the value.
 
-    `names`: all known keys. The message about an unknown key names the known key that is most similar. `known`: the page
-    that lists all keys, for the same message.
+    `names`: all known keys. The message about an unknown key names the known key that is most similar. `known`: the
+    page that lists all keys, for the same message.
     """
     if error.error_count() > MOST_ERRORS:
         return f"{origin}: does not hold what is expected: {error.error_count():,} values are wrong"

@@ -1,7 +1,7 @@
 """Write files that readers see whole or not at all, never through a link, and never after a newer leader has taken over.
 
-A file that other processes read as a whole is written under a random temporary name and then renamed. The writer keeps the
-temporary file locked, so an unlocked temporary file was left behind by a writer that was killed.
+A file that other processes read as a whole is written under a random temporary name and then renamed. The writer keeps
+the temporary file locked, so an unlocked temporary file was left behind by a writer that was killed.
 
 A process can have one fence: a function that is called before each rename and removal, and raises an error if this
 process may no longer change files. A task that leads a run sets its claim on the run (runs/leaders.py) as the fence; no

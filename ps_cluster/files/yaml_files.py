@@ -1,8 +1,8 @@
 """Read and write YAML within limits. Features that let a short file expand to a large value are refused.
 
 Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), but numbers have to be decimal.
-`1e-3` is a number; `off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such as
-`010`, is refused.
+`1e-3` is a number; `off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such
+as `010`, is refused.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # A text that libyaml refuses is parsed again by PyYAML's Python code, which has better messages and accepts names
-        # that are not UTF-8 ("\uDCFF").
+        # A text that libyaml refuses is parsed again by PyYAML's Python code, which has better messages and accepts
+        # names that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)
@@ -115,7 +115,7 @@ def _is_plain_text(text: str) -> bool:
 
 
 def _value(event: Event, events: Events, levels: int) -> Any:
-    """Return the value whose first event is `event`. Aliases are refused, so the value can't be larger than the file."""
+    """Return the value that starts at `event`. Aliases are refused, so the value can't be larger than the file."""
     if isinstance(event, yaml.AliasEvent) or event.anchor:
         raise _at(event, "anchors and aliases (&, *) are not read: write the value itself")
     if event.tag:

@@ -47,7 +47,8 @@ def test_a_folder_of_another_user_is_refused_and_root_gets_a_notice(common):  # 
 def test_a_folder_that_everybody_may_write_to_is_said(tmp_path, mode):
     tmp_path.chmod(mode)
     assert check(tmp_path) == [
-        f"run directory '{tmp_path}': everybody on this machine may write to '{tmp_path}'; to prevent this: chmod o-w '{tmp_path}'"
+        f"run directory '{tmp_path}': everybody on this machine may write to '{tmp_path}'; to prevent this: "
+        f"chmod o-w '{tmp_path}'"
     ]
 
 
