@@ -47,7 +47,7 @@ def batch_of(
     """Return the examples that step `step` trains on.
 
     The steps walk through the positions 0, 1, 2, …, and each step takes `batch_size` of them. An epoch has one
-    position for each example (of the sample, if there is one), and each epoch has its own order. A batch may span epochs.
+    position for each example (of the sample, if there is one), and an order of its own. A batch may span epochs.
 
     Args:
       step: int64 [], from 0.

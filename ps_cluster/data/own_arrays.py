@@ -34,9 +34,10 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
         - `Contents`;
         - a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train, weight_test;
         - (x_train, y_train), or ((x_train, y_train), (x_test, y_test)) as Keras returns them.
-        Arrays may be memory maps. For a network with several inputs, x_train and x_test are mappings: name of an input
-        → array. For a network with a target for each output, y_train and y_test are mappings, name of output → array,
-        or tuples of arrays in the order of the outputs. The metric of the first output is the one that is reported.
+        Arrays may be memory maps. For a network with several inputs, x_train and x_test are mappings from the names of
+        the inputs to arrays. For a network with a target for each output, y_train and y_test are mappings from the
+        names of the outputs to arrays, or tuples of arrays in the order of the outputs. A run reports the metric of the
+        first output.
     """
     if isinstance(found, Contents):
         return found
@@ -92,7 +93,10 @@ def _arrays_by_name(found: object) -> Mapping[str, object]:
 
 
 def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, object], T]) -> dict[str, T]:
-    """Call `read` with the name and value of each array that is given, e.g. y_train. Return split → result."""
+    """Call `read` with the name and the value of each given array of a kind, and return the results by split.
+
+    `what`: the beginning of the names of these arrays, e.g. "y" for y_train and y_test.
+    """
     names = {split: f"{what}_{split}" for split in SPLITS}
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
 
@@ -118,7 +122,7 @@ def _as_array(name: str, value: object) -> np.ndarray:
     is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
     try:  # strings become objects, because in an array of numpy strings each takes as much memory as the longest
         return np.asarray(value, object if is_text else None)
-    except Exception as error:  # whatever the value's own class raises
+    except Exception as error:  # the class of the value may raise any exception
         why = one_line(f"{type(error).__name__}: {error}", 200)
         raise Malformed(
             f"{name} is {type(value).__name__}, which can't become an array: give rows of one shape ({why})"
@@ -140,7 +144,7 @@ def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> dict[str, IndexableRows]:
-    """Return the arrays of a mapping, which must be equally long. `what`: the noun for an array in messages."""
+    """Return the arrays of a mapping, which need equally many rows. `what`: the noun for an array in messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
     found = {key: checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
@@ -180,7 +184,7 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
 
 
 def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: Mapping[str, Sized]) -> None:
-    """Raise Malformed if a split of `found` has no inputs, or has a different number of rows than its inputs."""
+    """Raise Malformed if a split of `found` has no inputs, or if its inputs have a different number of rows."""
     for split, rows in found.items():
         if split not in inputs:
             raise Malformed(f"there is {what}_{split}, but x_{split} is missing")
@@ -227,6 +231,7 @@ def _check_same(
 ) -> None:
     """Raise Malformed if the test examples have other inputs or outputs than the training examples.
 
+    `axis`, `what`: "x" and "inputs", or "y" and "outputs", for messages. `found`: the arrays of each split, by name.
     `without_names`: the splits in which the user has given one array instead of a mapping.
     """
     train, test = found["train"], found.get("test", found["train"])
@@ -254,7 +259,7 @@ def _check_same(
 
 
 def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
-    """Return a line about an input that looks like images, but is not uint8, which networks for images need."""
+    """Return a line if the input looks like images but is not uint8, the dtype of images; else ()."""
     ((name, rows), *others) = inputs.items()
     is_shaped = name == "x" and not others and is_image("uint8", rows.shape[1:]) and min(rows.shape[1:3]) >= 8
     if not is_shaped or rows.dtype == np.uint8:
@@ -263,7 +268,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
     if not ((first >= 0) & (first <= 255) & (first == np.round(first))).all() or first.max() < 2:
         return ()
     return (
-        f"x_train is {rows.dtype}, and looks like pixels from 0 to 255: x_train.astype('uint8') makes images of it",
+        f"x_train is {rows.dtype}, and looks like pixels from 0 to 255: to use it as images, give x_train.astype('uint8')",
     )
 
 
@@ -280,7 +285,7 @@ def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> d
 
 
 def _notes_on_labels(classes: Sequence[str], first: np.ndarray) -> tuple[str, ...]:
-    """Return a line about labels that are renumbered, because they do not run from 0 without gaps."""
+    """Return a line if the labels are renumbered, because they do not run from 0 without gaps; else ()."""
     if first.dtype.kind not in "iuf" or not classes or classes == tuple(map(str, range(len(classes)))):
         return ()
     named = ", ".join(classes[:3]) + ", …" * (len(classes) > 3)

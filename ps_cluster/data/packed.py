@@ -54,9 +54,9 @@ class PackedDataset:
     kind: Kind
     directory: Path  # absolute, so that other processes can use it
     spec: ExampleSpec
-    train_examples: int  # without those that are held out
+    train_examples: int  # without the validation examples, which are held out
     test_examples: int
-    source: str = ""  # the archive or folder that it was packed from, if there is one
+    source: str = ""  # the archive or folder that the data set was packed from, if there is one
     validation_examples: int = 0  # how many training examples are held out: the last ones that were packed
     notes: tuple[str, ...] = ()  # lines for a person to read, e.g. what was held out to test on
     checksum: str = ""  # the SHA-256 of the checksums of all files; "" if it is not known
@@ -94,15 +94,15 @@ class PackedDataset:
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
     def inputs(self, split: PackedSplit) -> dict[str, np.ndarray]:
-        """Return the inputs of `split`: name → read-only array [N, ...], mapped."""
+        """Return the inputs of `split` by name, as read-only, memory-mapped arrays [N, ...]."""
         return {name: self.rows(split, name, field) for name, field in self.spec.inputs.items()}
 
     def target(self, split: PackedSplit) -> np.ndarray:
-        """Return the targets of `split`: a read-only array [N, ...], mapped."""
+        """Return the targets of `split` as a read-only, memory-mapped array [N, ...]."""
         return self.rows(split, TARGET, self.spec.target)
 
     def weight(self, split: PackedSplit) -> np.ndarray | None:
-        """Return the weights of `split`: a read-only array [N], mapped; None if the data set has none."""
+        """Return the weights of `split` as a read-only, memory-mapped array [N]; None if the data set has none."""
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
     def encoding(self) -> TableEncoding | None:
@@ -113,7 +113,7 @@ class PackedDataset:
             return None
 
     def rows(self, split: PackedSplit, name: str, field: ArrayField) -> np.ndarray:
-        """Return the rows of a field: a read-only array [N, ...], mapped."""
+        """Return the rows of a field in a split as a read-only, memory-mapped array [N, ...]."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
         rows = np.memmap(path, field.packed.dtype, mode="r").reshape(-1, *field.packed.shape)
         first = slice(self.train_examples)
@@ -126,13 +126,16 @@ def file_name(split: str, name: str, field: ArrayField) -> str:
 
 
 def fields_of(spec: ExampleSpec) -> dict[str, ArrayField]:
-    """Return name → field, for all inputs, all targets, and the weight if there is one."""
+    """Return the fields of all inputs, all targets and the weight (if there is one), by the names of their arrays."""
     weight = {WEIGHT: spec.weight} if spec.weight else {}
     return {**spec.inputs, **{name: one.target for name, one in spec.targets.items()}, **weight}
 
 
 def targets_in(arrays: Mapping[str, T], spec: ExampleSpec) -> T | dict[str, T]:
-    """Return the target among `arrays`, or name → target if there are several. The names are those of `fields_of`."""
+    """Return the target among `arrays`. If there are several targets, return a mapping with their names.
+
+    `arrays`: what belongs to each field, by the names that `fields_of` returns.
+    """
     return {name: arrays[name] for name in spec.targets} if spec.others else arrays[TARGET]
 
 
@@ -151,7 +154,7 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
         manifest = read_manifest(directory)
         dataset = _of_manifest(directory, manifest)
         if manifest.bytes != sizes(dataset.spec, {"train": dataset.train_examples, "test": dataset.test_examples}):
-            raise Malformed("the bytes do not fit the numbers of examples in its manifest")
+            raise Malformed("the sizes of the files in its manifest do not fit the numbers of examples there")
         for name, size in manifest.bytes.items():
             status = (directory / name).stat()
             if not stat.S_ISREG(status.st_mode):
@@ -196,7 +199,7 @@ def load_form(folder: Path) -> PackedDataset:
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Open the data set whose location `write_pointer` has written to `file`, without checking its targets.
+    """Open the data set whose location is in `file` (see `write_pointer`), without checking its targets.
 
     Every task of a run calls this function, and the launcher has already checked the targets. Raises UserError if the
     file or the data set is missing or damaged.

@@ -70,10 +70,10 @@ def write_packed(
 
 
 def _write_beside(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> PackedDataset:
-    """Write all files to a temporary folder, and rename that to `directory`. An interruption leaves nothing behind."""
+    """Write all files to a temporary folder, and rename it to `directory`. An interruption leaves nothing behind."""
     temporary = _temporary_beside(directory)
     try:
-        with locks.sharing_new(temporary):  # so that no other process removes it as abandoned
+        with locks.sharing_new(temporary):  # so that no other process removes the folder as abandoned
             _write_files(temporary, contents, manifest, progress)
             return _move_into_place(temporary, directory)
     finally:
@@ -117,7 +117,7 @@ def check_contents(contents: Contents) -> None:
         lengths = {name: len(arrays[name]) for name in fields}
         if len(set(lengths.values())) > 1 or not min(lengths.values()):
             raise ValueError(
-                f"all {split} arrays need equally many rows, at least one: there are "
+                f"all {split} arrays need the same number of rows, and at least one row: there are "
                 f"{', '.join(f'{count} of {name}' for name, count in lengths.items())}"
             )
         packed.check_values(contents.spec, split, arrays)

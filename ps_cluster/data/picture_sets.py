@@ -17,7 +17,7 @@ from ps_cluster.data.targets import Targets, label_dtype
 from ps_cluster.files.values import Malformed
 
 _LONGEST_SIDE = 10_000  # pixels
-_LARGEST = 2**16 - 1  # of 16 bits
+_LARGEST = 2**16 - 1  # the largest value of 16 bits
 _MOST_NAMED = 5  # a note names at most this many skipped pictures
 
 
@@ -58,7 +58,7 @@ class PictureSettings(OwnImageSettings):
 def contents_of_pictures(
     splits: Mapping[str, Sequence[Picture]], classes: Sequence[str], settings: PictureSettings
 ) -> Contents:
-    """Return the contents of a data set of pictures. `splits`: "train" and perhaps "test" → pictures.
+    """Return the contents of a data set of pictures. `splits`: the pictures of "train", and perhaps of "test".
 
     `classes`: the name of each label. Raises Malformed if a picture can't be read, sizes differ, or the classes can't
     be learned.

@@ -59,7 +59,7 @@ class Size(NamedTuple):
 
 
 class Images(LazyRows):
-    """Images, uint8 [N, H, W, C], which several threads decode when they are asked for."""
+    """Images, uint8 [N, H, W, C]. Several threads decode those that are read."""
 
     def __init__(self, pictures: Sequence[Picture], size: Size):
         super().__init__(np.dtype(np.uint8), (len(pictures), *size))
@@ -102,9 +102,10 @@ def unreadable_message(name: str, why: str) -> str:
 
 
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
-    """Return the shape of the images: `wanted`, else the size of all pictures; 3 channels unless all pictures are grey.
+    """Return the shape that all images get. They have 3 channels, or 1 channel if all pictures are grey.
 
-    `wanted`: height and width. Raises Malformed if `wanted` is None and the pictures have different sizes.
+    `wanted`: the height and width of the images; None for those of the pictures. Raises Malformed if `wanted` is None
+    and the pictures have different sizes.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:
@@ -138,7 +139,7 @@ def _has_16_bits(image: Image) -> bool:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format, undecoded.
+    """Open a picture of a known format, without decoding it.
 
     Raises Malformed if it has too many pixels, or if the range of its pixels is not known.
     """

@@ -46,7 +46,8 @@ class RecomputedBatches:
 
         Args:
           batches: their numbers, int64 [...]. The first batch of a step has the number step id x batches per step.
-          worker: the index of the worker that trains on them, which matters only if each worker has a part of the examples.
+          worker: the index of the worker that trains on the batches. It matters only if each worker has its own part of
+            the examples.
         """
         config, numbers = self._config, batches
         sample: Sample | Stretch | WorkerParts | None = config.sample
@@ -69,8 +70,8 @@ class RecomputedBatches:
     def checksums(self, rows: np.ndarray) -> np.ndarray:
         """Return the checksum of example ids that each row of the ledger must have, int64 [k].
 
-        `rows`: a structured array [k] of `ledger.ROW`. A row may have fewer examples than a step, because slow workers may take
-        fewer local steps. Its examples are then those of the first batches of the step.
+        `rows`: a structured array [k] of `ledger.ROW`. A row may have fewer examples than a whole step, because slow
+        workers may take fewer local steps. Its examples are then those of the first batches of the step.
         """
         found = np.zeros(len(rows), np.int64)
         counts = np.clip(rows["examples"].astype(np.int64) // self._batch_size, 0, self._batches_per_step)

@@ -30,7 +30,7 @@ from ps_cluster.notices import Notify
 
 _OWN_DATA_HINT = "for data of your own, set dataset to a path or to code (docs/extending.md#your-own-data)"
 _CACHE_NAME = "cache (PS_CLUSTER_CACHE)"
-# `auto` must start without delay if there is no network. A user who names CIFAR-10 prefers to wait.
+# `auto` must start without delay if there is no network. A user who asks for CIFAR-10 by name prefers to wait.
 _PATIENCE_OF_AUTO = Patience(connect_timeout_s=5.0, attempts=1)
 
 
@@ -71,9 +71,9 @@ def resolve(
                     f"give {kind.archive or kind.wanted} with data_dir, or choose dataset 'synthetic'"
                 ) from error
             notify(
-                f"NOT {kind.full_name}: it is not on this machine ({error}). Using {following.full_name} '{following.name}' "
-                f"instead: no number of this run says anything about {kind.full_name}. To use {kind.full_name}, give "
-                f"{kind.archive} with data_dir."
+                f"NOT using {kind.full_name}, because it is not on this machine ({error}). Using {following.full_name} "
+                f"'{following.name}' instead: no number of this run says anything about {kind.full_name}. To use "
+                f"{kind.full_name}, give {kind.archive} with data_dir."
             )
     raise AssertionError("the last data set is returned or refused")
 
@@ -249,7 +249,7 @@ def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | No
         raise
     except Malformed as error:
         raise UserError(
-            f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows the form it must have"
+            f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows the form that data must have"
         ) from error
     except ValidationError as error:  # e.g. the name of a column is too long to be stored
         raise UserError(first_error(error, f"dataset '{kind.name}'")) from error

@@ -9,7 +9,7 @@ from ps_cluster.files.values import Malformed
 
 TRAIN = "train"
 TESTS = ("test", "validation", "valid", "val")
-NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries use it where a label is not published
+NO_LABEL = -1  # the data sets of Hugging Face and TensorFlow have this number where a label is not published
 
 # Names that people give to the split to train on, and to splits to test on, best first. Capitals do not matter.
 _TRAIN_NAMES = (TRAIN, "training")
@@ -17,7 +17,7 @@ _TEST_NAMES = (TESTS[0], "testing", *TESTS[1:], "dev", "eval")
 
 
 def is_split(name: str) -> bool:
-    """Return whether a name is that of a split."""
+    """Return whether `name` is a usual name of a split, such as "train" or "dev"."""
     return name.lower() in (*_TRAIN_NAMES, *_TEST_NAMES)
 
 
@@ -53,7 +53,7 @@ class TestSplit(NamedTuple):
     """The split to test on."""
 
     test: str | None  # its name, if there is one
-    notes: tuple[str, ...] = ()  # lines about splits that are passed over
+    notes: tuple[str, ...] = ()  # lines about splits that are not used, because they have no labels
 
 
 def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) -> TestSplit:

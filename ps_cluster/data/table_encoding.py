@@ -1,4 +1,7 @@
-"""Encode columns of a table as inputs. The training rows decide how numbers are standardised and categories coded."""
+"""Encode columns of a table as inputs of a network.
+
+The training rows determine how numbers are standardised and which code each category has.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,16 @@ class Encoding:
         self._std = np.array([column.std for column in content.numbers])
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
-        """Return inputs for N rows: numbers float32 [N, k], categories int32 [N, m], texts as code points [N, t, c]."""
+        """Return inputs by name: "numbers" float32 [N, k], "categories" int32 [N, m], and "texts" [N, t, characters].
+
+        `rows`: N, the number of rows of the table. `width`: the width of packed texts, which become code points.
+        """
 
         def streamed(columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray]) -> StreamedRows:
             return StreamedRows(dtype, (rows, len(columns)), lambda: map(encode, table.batches(columns)))
 
         def codes() -> Iterator[np.ndarray]:
-            # Each text takes as much room as the longest one, so a batch of the table may be too much at once.
+            # Each text takes as much memory as the longest one, so all texts of a batch may be too many at once.
             at_once = max(1, _CHARACTERS_AT_ONCE // (len(self.texts) * width.characters))
             for batch in table.batches(self.texts):
                 for start in range(0, batch.num_rows, at_once):
@@ -67,7 +73,7 @@ class Encoding:
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the inputs of all rows of another table, in pieces.
+        """Yield the inputs of all rows of a new table, e.g. one to predict from, in pieces.
 
         Raises Malformed if a column is missing, or has times where the training data had numbers or vice versa.
         """
@@ -79,7 +85,7 @@ class Encoding:
             if kinds.is_temporal(kind) != column.is_time and not kinds.is_string(kind):
                 was = "dates or times" if column.is_time else "numbers"
                 raise Malformed(
-                    f"the column '{column.name}' is {kind}, but the network was trained on {was}: give those"
+                    f"the column '{column.name}' is {kind}, but the network was trained on {was}: give {was} here"
                 )
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
@@ -87,7 +93,7 @@ class Encoding:
             yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {}) | texts
 
     def text_pieces(self, table: PiecewiseTable) -> Iterator[np.ndarray]:
-        """Yield the columns of texts in pieces, which are arrays [B, t] of Python strings."""
+        """Yield the columns of texts in pieces. Each piece is an array [B, t] of Python strings."""
         yield from map(self._as_texts, table.batches(self.texts)) if self.texts else ()
 
     def _as_texts(self, batch: RecordBatch) -> np.ndarray:

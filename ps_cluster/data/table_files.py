@@ -19,11 +19,14 @@ from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line, reason
 
 Types = Mapping[str, DataType]
-"""Name of a column → its type."""
+"""The types of columns, by the names of the columns."""
 
 
 def widened(kind: DataType) -> DataType:
-    """Return a type for all rows of a column. Whole numbers become floats, because later rows may have fractions."""
+    """Return the type with which all rows of a column are read: floats for integers, else the type `kind`.
+
+    The type of the column may have been guessed from its first rows, and later rows may have fractions.
+    """
     return pyarrow.float64() if kinds.is_integer(kind) else kind
 
 
@@ -37,7 +40,7 @@ def _value_type(kind: DataType) -> DataType:
 
 def _is_compatible(own: DataType, wanted: DataType) -> bool:
     """Return whether a column of type `own` can be read as type `wanted`, e.g. integers as floats, but not as dates."""
-    if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be a name
+    if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be read as text
         return True
     return are_numbers(own, wanted) or (kinds.is_temporal(own) and kinds.is_temporal(wanted))
 
@@ -61,8 +64,8 @@ class PiecewiseTable(ABC):
     """A table that is read in pieces."""
 
     what: str  # its name, for messages
-    columns: dict[str, DataType]  # by name
-    declared: Types = MappingProxyType({})  # name → type, as the file itself declares it; empty if it declares none
+    columns: dict[str, DataType]  # the types of all columns, by name
+    declared: Types = MappingProxyType({})  # the types that the file itself declares; empty if it declares none
     untyped: frozenset[str]  # the columns whose type is not known, because all values that were looked at are missing
     guesses_types = False  # whether types are guessed from values, because the file does not declare them
     has_decimal_commas = False  # whether numbers have decimal commas; columns are then separated by semicolons or tabs
@@ -91,7 +94,7 @@ class CsvTable(PiecewiseTable):
     guesses_types = True
 
     def __init__(self, path: Path, types: Types):
-        """Read names and types of columns from the beginning of a file. `types`: the types that are known already."""
+        """Read names and types of columns from the beginning of a file. `types`: the types that are already known."""
         self._path, self.what = path, f"'{path.name}'"
         with opened(path) as file:
             first = file.readline(_FIRST_LINE_BYTES)
@@ -238,7 +241,8 @@ class JoinedTables(PiecewiseTable):
             if different := sorted(set(part.columns) ^ set(self.columns)):
                 raise Malformed(
                     f"{parts[0].what} and {part.what} are not parts of one table: only one of them has the column "
-                    f"'{one_line(different[0], 100)}'; give only the file to train on, or name one train and one test"
+                    f"'{one_line(different[0], 100)}'; give only the file to train on, or name one file train "
+                    "and the other one test"
                 )
 
     @property
@@ -284,7 +288,7 @@ TABLES: Mapping[str, Callable[[Path, Types], PiecewiseTable]] = {
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), CsvTable),
     ".parquet": _parquet_table,
 }
-"""Ending of a file's name → the function that opens such a file."""
+"""The functions that open the files of tables, by the endings of the files' names."""
 
 
 def ending_of(path: Path) -> str:
@@ -293,7 +297,7 @@ def ending_of(path: Path) -> str:
 
 
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Open the files of each split as one table, and return split → table. `files`: split → files.
+    """Open the files of each split as one table, and return the tables by split. `files`: the files of each split.
 
     A column has the same type in all tables, namely its type in the first table where it has a value. `text`: columns
     that are read as text, even if they look like numbers.

@@ -113,7 +113,7 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns in which no value is missing or repeated in the first rows; [] for a short table."""
+    """Return the columns whose first rows have no missing and no repeated value; [] for a short table."""
     parts: dict[str, list[Column]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
@@ -133,7 +133,7 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed for a text column that seems to hold numbers, but also a typing error or marks of missing values.
+    """Raise Malformed for a text column that seems to hold numbers, but also has a typo or marks of missing values.
 
     Any other column that mixes numbers and texts holds categories, such as numeric codes and a code "other".
     `texts`: the different values of the column. `rows`: its number of rows.
@@ -214,9 +214,9 @@ def _is_category(name: str, kind: DataType) -> bool:
 def _tables_with_target(
     tables: Mapping[str, PiecewiseTable], roles: Roles
 ) -> tuple[Mapping[str, PiecewiseTable], tuple[str, ...]]:
-    """Return the tables without a test table that lacks only the target, and a line about that table.
+    """Leave out a test table that has all inputs but no target. Return the other tables, and a line about this one.
 
-    Competitions give out such test tables. Raises Malformed if a column of inputs is missing.
+    Competitions publish such test tables. Raises Malformed if a column of inputs is missing.
     """
     inputs = [*roles.numbers, *roles.categories, *roles.texts]
     used = [roles.target, *inputs, *([roles.weight] if roles.weight else [])]
@@ -257,7 +257,11 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets. By default texts and few different whole numbers are classes; others mean regression."""
+    """Return the targets.
+
+    By default, a column has classes if it has texts, a few different whole numbers, or only the numbers 0 and 1. Any
+    other column of numbers means a regression.
+    """
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     for split, values in found.items():

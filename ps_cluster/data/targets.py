@@ -110,7 +110,7 @@ def _as_text(targets: np.ndarray) -> np.ndarray:
 
 
 def _as_whole_numbers(targets: np.ndarray, split: str) -> np.ndarray:
-    """Return classes as whole numbers int64 [N], also for one-hot rows."""
+    """Return classes, which may be one-hot rows, as whole numbers int64 [N]."""
     if targets.dtype.kind not in "iubf":
         raise Malformed(f"the {split} targets are {targets.dtype}: classes are whole numbers from 0, or text")
     if _is_one_hot(targets):

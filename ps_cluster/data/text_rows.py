@@ -65,7 +65,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
                 f"{name} has a text of {most:,} characters in example {at:,}, more than "
                 f"{MOST_CHARACTERS:,}: cut it, or make several examples of it"
             )
-        # Python knows which texts are ASCII, so that most texts are not searched for their highest character.
+        # Python knows whether a text is ASCII. Only other texts have to be searched for their highest character.
         highest = max((highest, *(ord(max(text)) for text in texts if not text.isascii())))
         longest = max(longest, most)
         first += len(piece)
@@ -96,7 +96,7 @@ def texts_of(codes: np.ndarray) -> np.ndarray:
 
 
 def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Convert packed inputs of any type, name → [B, ...], to the form that networks take. See `network_input`."""
+    """Convert packed inputs [B, ...] of any type, by name, to the form that networks take. See `network_input`."""
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
 
 
@@ -124,7 +124,7 @@ def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
 
 
 def _check_texts(name: str, first: int, texts: np.ndarray) -> None:
-    """Raise Malformed if a value is no text. `first`: the index of the first of the texts."""
+    """Raise Malformed if a value is no text. `first`: the index of the example with the first of the `texts`."""
     for at, row in enumerate(texts.reshape(len(texts), -1) if texts.dtype.kind == "O" else ()):
         if strange := [text for text in row if not isinstance(text, str | bytes)]:
             raise Malformed(

@@ -60,12 +60,12 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
             "train": _joined(text for text in texts if text.name not in test),
             "test": _joined(text for text in texts if text.name in test),
         }
-        note = f"held out: {len(test):,} of {len(texts):,} files"
+        note = f"held out for testing: {len(test):,} of {len(texts):,} files"
     else:
         whole = _joined(texts)
         end = len(whole) - round(len(whole) * settings.held_out)
         streams = {"train": whole[:end], "test": whole[end:]}
-        note = "held out: the end of the text"
+        note = "held out for testing: the end of the text"
     for split, stream in streams.items():
         if len(stream) <= settings.window:
             raise Malformed(
@@ -80,7 +80,7 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
 
 
 def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
-    """Return names of files that together have half to twice this share of all bytes; none if no such files are found."""
+    """Return the names of files that together have half to twice this share of all bytes; set() if none are found."""
     wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
     in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
     for text in in_order:

@@ -1,9 +1,9 @@
 """Copy the encoded pictures of a folder of TensorFlow Datasets to plain files. This module is a program.
 
-`python -m ps_cluster.data.tfds_reader FOLDER OUTPUT` writes `about.json` and, for the split to train on and the one to
-test on, `<split>.pictures` (all pictures, one after the other), `<split>.ends.npy` (the offsets of their ends, int64
-[N]) and `<split>.labels.npy` (int64 [N]). It imports TensorFlow, which the launcher never does, and ends when the
-launcher ends.
+`python -m ps_cluster.data.tfds_reader FOLDER OUTPUT` writes `about.json` (the names of the classes, the name of the
+split to test on, and notes). For the split to train on and for the split to test on, it writes `<split>.pictures` (all
+pictures, one after the other), `<split>.ends.npy` (the offsets of their ends, int64 [N]) and `<split>.labels.npy`
+(int64 [N]). The program imports TensorFlow, which the launcher never does, and ends when the launcher ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def copy_pictures(folder: Path, output: Path) -> None:
     features = builder.info.features
     image, label = (_named(features, kind) for kind in (tfds.features.Image, tfds.features.ClassLabel))
     if image is None or label is None:
-        raise Malformed(f"only pictures with labels can be read, but it has {', '.join(features)}")
+        raise Malformed(
+            f"only pictures with labels can be read, but the data set has the features {', '.join(features)}"
+        )
 
     def examples_of(split: str) -> Any:
         decoders = {image: tfds.decode.SkipDecoding()}

@@ -176,7 +176,7 @@ def test_pictures_in_sub_folders_are_of_the_class_that_they_are_in(pets):
     means = dataset.inputs("train")["image"].mean((1, 2))
     np.testing.assert_allclose(means, [(RED, BLUE)[label] for label in dataset.target("train")], atol=4)
     assert dataset.train_examples == 7
-    assert "pictures in sub-folders: 1; e.g. those in 'cat/more/2023' belong to the class 'cat'" in told
+    assert "pictures in sub-folders: 1; those in 'cat/more/2023', for example, belong to the class 'cat'" in told
 
 
 def test_classes_whose_pictures_are_all_in_sub_folders_are_recognised(tmp_path):

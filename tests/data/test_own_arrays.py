@@ -258,7 +258,7 @@ def test_many_labels_without_gaps_may_begin_anywhere():
 @pytest.mark.parametrize("dtype", ["int64", "float32", "uint16"])
 def test_pixels_in_another_dtype_are_told_how_to_become_images(dtype):
     pixels = DRAW.integers(0, 256, (20, 9, 8)).astype(dtype)
-    told = f"x_train is {dtype}, and looks like pixels from 0 to 255: x_train.astype('uint8') makes images of it"
+    told = f"x_train is {dtype}, and looks like pixels from 0 to 255: to use it as images, give x_train.astype('uint8')"
     assert told in as_contents(with_test(pixels)).notes
     for others in (pixels / 255, pixels.astype("int64") - 1):
         assert not as_contents(with_test(others)).notes

@@ -63,10 +63,10 @@ def in_cache(resolve) -> set[str]:
 def test_auto_without_cifar10_and_network_says_loudly_that_it_uses_the_generated_set(resolve):
     dataset = resolve("auto")
     assert (dataset.name, dataset.kind, dataset.spec.classes) == ("synthetic", "synthetic", synthetic.SYNTHETIC_CLASSES)
-    (notice,) = [line for line in resolve.told if line.startswith("NOT CIFAR-10")]
+    (notice,) = [line for line in resolve.told if line.startswith("NOT using CIFAR-10")]
     assert "Connection refused" in notice and "\n" not in notice
     resolve("auto")
-    assert [line for line in resolve.told if line.startswith("NOT CIFAR-10")], "said again in every run"
+    assert [line for line in resolve.told if line.startswith("NOT using CIFAR-10")], "said again in every run"
 
 
 def test_cifar10_never_falls_back(resolve, monkeypatch):

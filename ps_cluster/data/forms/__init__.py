@@ -12,7 +12,10 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet[OwnSettings]):
-    """A form of data at a path, by default without images. A copy of the form with a path is a data set (`dataset`)."""
+    """A form of data at a path, by default of data without images.
+
+    `dataset` returns a copy of the form that has a path. This copy is a data set.
+    """
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

@@ -1,4 +1,4 @@
-"""Read the form `criteo`: clicks in the format that Criteo used for Kaggle's contest (2014) and a terabyte of logs."""
+"""Read the form `criteo`: clicks in the format of Criteo's data for Kaggle (2014) and of its terabyte of click logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CriteoSettings(DataSettings):
 
 
 def key_of(value: bytes, rows: int) -> int:
-    """Return the key of a hexadecimal value: 1 to rows - 1, or 0 for an empty value. All machines give the same key."""
+    """Hash a hexadecimal value to a key from 1 to rows - 1, or an empty value to 0. All machines give the same key."""
     return 1 + (int(value, 16) * _GOLDEN % 2**64 >> 32) % (rows - 1) if value else MISSING
 
 

@@ -41,7 +41,7 @@ class HuggingFaceImageSettings(PictureSettings):
 
 
 class HuggingFaceForm(PathForm[OwnSettings]):
-    """A folder that Hugging Face's `save_to_disk` wrote. The two forms differ in whether a column has pictures."""
+    """A folder that Hugging Face's `save_to_disk` wrote. One of the two forms has a column of pictures."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
@@ -146,7 +146,7 @@ class _SplitRows:
 
     def names(self, column: str | None) -> list[str] | None:
         """Return the names of the classes of a column; None if the library does not know them."""
-        names = self.features.get(column or "", {}).get("names")  # if this is a text, each of its letters names a class
+        names = self.features.get(column or "", {}).get("names")  # a string is read as a list of its characters
         return [str(name) for name in names] if isinstance(names, list | str) else None
 
 
@@ -245,7 +245,7 @@ def _open_picture(pictures: Column, place: int) -> BinaryIO:
     content = (pictures[place].as_py() or {}).get("bytes")
     if not isinstance(content, bytes):
         raise Malformed(
-            "the folder holds only its path: save the data set again with a newer version of datasets, which stores "
-            "the pictures themselves"
+            "the folder holds only its path, not its content: save the data set again with a newer version of datasets, "
+            "which stores the pictures themselves"
         )
     return io.BytesIO(content)

@@ -27,7 +27,9 @@ _MOST_FILES_SEARCHED = 1_000  # to recognise the form, at most this many files i
 
 class ImageFolder(PictureForm):
     name = "image_folder"
-    looks_for = f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
+    looks_for = (
+        f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with only <class>/"
+    )
 
     def recognises(self, path: Path) -> bool:
         if not os.path.isdir(path):
@@ -73,7 +75,9 @@ class ImageFolder(PictureForm):
 
 
 def _split_folders(path: Path) -> SplitNames:
-    """Return the names of the splits, which are folders of class folders. If `path` holds the classes, `train` is "".
+    """Return the names of the splits, which are folders that contain the folders of classes.
+
+    If `path` itself contains the folders of classes, `train` is "".
 
     A class may have the name of a split, e.g. `train` next to the classes `bus` and `car`.
     """
@@ -139,7 +143,7 @@ class _ClassFolders:
         if deeper:
             first = deeper[0].relative_to(self._folder)
             yield (
-                f"pictures in sub-folders: {len(deeper):,}; e.g. those in '{first.parent}' belong to the class "
+                f"pictures in sub-folders: {len(deeper):,}; those in '{first.parent}', for example, belong to the class "
                 f"'{first.parts[0]}'"
             )
         yield from not_read([file for file in files if not is_picture(file.name)], self._root, "no pictures")

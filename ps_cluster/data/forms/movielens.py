@@ -26,7 +26,7 @@ class _Published(NamedTuple):
     """A published file format of ratings."""
 
     separator: bytes
-    first_line: re.Pattern[bytes]  # matches the first line
+    first_line: re.Pattern[bytes]  # a pattern that matches the first line
     heading: bool = False  # whether the first line is a heading
 
 
@@ -93,7 +93,7 @@ class MovieLens(PathForm[MovieLensSettings]):
 
 
 def _ratings_of(path: Path) -> Path | None:
-    """Return the file of ratings: `path` itself, or a file in it. Return None if no file has a published format."""
+    """Return the file of ratings, which is `path` or a file in it; None if no file has a published format."""
     files = [path / name for name in _FORMS] if os.path.isdir(path) else [path]
     for file in files:
         form = _FORMS.get(file.name)

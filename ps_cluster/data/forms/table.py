@@ -68,14 +68,14 @@ _ADVICE = {
     "unpack it, and give the folder": (".zip", ".tar", ".tar.gz", ".tgz", ".7z"),
     "unpack it": (".gz", ".bz2", ".xz", ".zst"),
 }
-"""Advice about files that this form can't read → the endings of their names. The first matching ending decides."""
+"""The endings of files that this form can't read, by the advice about such files. The first matching ending decides."""
 
 # Names that programs give to the files of a split: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
 _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the tables in a folder and in its folders of splits: name of a split → its tables.
+    """Return the tables in a folder and in its folders of splits, by the name of the split.
 
     A table that belongs to no split is listed under its own name. Files whose names begin with "_" are skipped,
     because some programs write notes about the other files into them.
@@ -100,7 +100,7 @@ def _files_and_splits(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Group tables by split (name → tables), according to their paths. A table of no split is listed under its path."""
+    """Return tables by the split that their paths name. A table of no split is listed under its own path."""
     found: dict[str, list[Path]] = {}
     for file in files:
         if not file.name.startswith("_") and ending_of(file):
@@ -118,9 +118,10 @@ def _split_of(name: str) -> str:
 def _files_of_splits(
     found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path, target: str | None
 ) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return split → files, and lines about files that are not used.
+    """Return the files of each split, and lines about files that are not used.
 
-    `found`: the result of `_table_files`. `target`: the column to predict, if it is known.
+    `found`: the result of `_table_files` or `_by_split`. `others`: the files that are not tables. `folder`: a folder
+    above all files. `target`: the column to predict, if it is known.
 
     Raises Malformed if there are no tables, or there are tables to test on but none to train on.
     """
@@ -151,7 +152,7 @@ def _tested_on_labels(
 ) -> tuple[SplitNames, tuple[str, ...]]:
     """Choose the first split to test on that has the column `target`, and return lines about the splits before it.
 
-    If no split has this column, the last one is chosen. `contents_of_tables` then does not use it.
+    If no split has this column, the last split is chosen. `contents_of_tables` then does not use its table.
     """
     if target is None or splits.test is None:
         return splits, ()
@@ -167,8 +168,8 @@ def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tu
     """Return one file of each name, sorted, and lines about the other files, which are not used.
 
     Files whose names differ only in their endings are taken to hold the same rows, e.g. train.csv, train.csv.gz, and
-    the files in a folder train. The file whose ending comes first in TABLES is used, and a file is preferred to
-    a folder.
+    the files in a folder train. The file whose ending comes first in TABLES is used, and a file
+    is preferred to a folder of files.
     """
     by_ending = sorted(files, key=lambda file: (list(TABLES).index(ending_of(file)), file))
     used: dict[Path, Path] = {}  # path without an ending → file

@@ -45,10 +45,13 @@ class Cifar(ImageDataSet[ImageSettings]):
     batches: tuple[BatchFile, ...] = ()  # the files of images in that folder, in order
     names_file = ""  # the file in that folder with the names of the classes
     labels_key, names_key = "labels", "label_names"  # the keys of labels and names in the pickles
-    spec: ExampleSpec  # the description of the examples, whose names of classes are used if a copy has no names
+    spec: ExampleSpec  # the description of the examples; its names of classes are used if a copy has no names
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield every folder of batches and every archive that `place` is or contains, best first, but open none."""
+        """Yield the paths that may be this data set, best first: the file `place`, or folders and archives in it.
+
+        No file is opened.
+        """
         if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
             yield place
             return
@@ -110,7 +113,7 @@ class Cifar10(Cifar):
 
 
 def _numbered(count: int) -> ExampleSpec:
-    """Return the description of the examples, with numbers as names of the classes, for copies without these names."""
+    """Return the description of examples whose classes have numbers as names, for copies without names."""
     return ExampleSpec(
         {"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=tuple(map(str, range(count)))
     )
@@ -192,8 +195,8 @@ def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
 def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each wanted plain file of a tar archive. Everything else is skipped unread.
 
-    The extended headers of tar are skipped too: they only concern other files, and tarfile would read them whole,
-    whatever their length.
+    The extended headers of tar are skipped too: only files that are not wanted have them, and tarfile would read them
+    whole, whatever their length.
     """
     for count in range(_MEMBERS_MAX):
         try:

@@ -1,4 +1,4 @@
-"""Generate clicks like those from which recommenders learn, with few frequent keys and with known click probabilities.
+"""Generate data like the clicks that recommenders learn from. The true probability of each click is known.
 
 An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
 and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
@@ -22,7 +22,7 @@ NUMBERS = 13
 PAIRS = ((0, 1), (2, 3), (4, 5))  # the columns that interact
 CLASSES = ("no click", "click")
 
-_PARTS = 2  # the length of a key's hidden vector for each pair that contains its column
+_PARTS = 2  # the length of the hidden vectors; a key has one for each pair that contains its column
 # The standard deviations that all keys together, all pairs and all numbers contribute to the logit.
 _KEYS_DEVIATION, _PAIRS_DEVIATION, _NUMBERS_DEVIATION = 1.3, 0.6, 0.9
 _BIAS = -1.5  # the logit of an example without effects, so that about a quarter of the examples are clicks
@@ -81,7 +81,7 @@ def form_of_clicks(rows: int) -> ExampleSpec:
 
 
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
-    """Return the whole data set, and the true click probabilities of its examples: split → float64 [N].
+    """Return the whole data set, and the true click probabilities of its examples, float64 [N] for each split.
 
     Equal arguments give equal data sets on one version of numpy. The number of training examples does not change the
     test examples.
@@ -112,7 +112,7 @@ def _draw_inputs(rng: np.random.Generator, examples: int, settings: ClickSetting
 
 
 def _logits(rng: np.random.Generator, rows: int, arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the logit of the true click probability of each example: split → float64 [N].
+    """Return the logit of the true click probability of each example, float64 [N] for each split.
 
     Effects are drawn one column, or one pair, at a time, so that large tables need little memory.
     """

@@ -30,10 +30,13 @@ class MnistForm(ImageDataSet[ImageSettings]):
     keras_archive = ""  # the name of its archive in Keras, if there is one
     folders: tuple[str, ...] = ()  # where its IDX files may be in a folder with several data sets
     classes: tuple[str, ...] = ()  # the names of the ten classes
-    in_equal_parts = False  # whether all classes have equally many images, which distinguishes data sets of this format
+    in_equal_parts = False  # whether all classes have equally many images, as in Fashion-MNIST but not in MNIST
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield every archive and every folder of IDX files that `place` is or contains, best first, but open none."""
+        """Yield the paths that may be this data set, best first: the file `place`, or archives and folders in it.
+
+        No file is opened.
+        """
         if os.path.isfile(place):
             yield place
             return
@@ -64,7 +67,7 @@ class MnistForm(ImageDataSet[ImageSettings]):
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
-    """Return the IDX file of a split, under any of the names under which it is published; None if there is none."""
+    """Return the IDX file of a split, which may have any of its published names; None if there is none."""
     stem = f"{IDX_BEGINNING[split]}-{what}"
     names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
     files = (folder / f"{name}{end}" for name in names for end in (".gz", ""))

@@ -27,7 +27,7 @@ TRAIN_EXAMPLES = 20_000
 TEST_EXAMPLES = 4_000
 
 # The least weight of the other class in a blend. At the largest weight, 0.5, nothing tells which of the two is the
-# label. A larger least weight puts more images close to that point, so this number sets how hard the data set is.
+# label. The larger the least weight, the more images have a weight near 0.5, and the harder is the data set.
 LEAST_OF_ANOTHER = 0.2
 
 _SIDE = 32
@@ -112,7 +112,10 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distance of each point to the outline of a blend. `part`: the weight of `others`, float32 [B, 1, 1]."""
+    """Return the distance of each point (u, v) to the outline of its image's blend: float32 [B, 32, 32].
+
+    `labels`, `others`: the two classes of each blend, [B]. `part`: the weight of `others`, float32 [B, 1, 1].
+    """
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 
