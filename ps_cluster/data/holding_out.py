@@ -44,8 +44,8 @@ def hold_out(targets: Targets, share: float) -> HeldOut | None:
     test = np.sort(test)
     train = np.setdiff1d(np.arange(examples), test, assume_unique=True)
     note = (
-        f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
-        f"{_SEED}), because no test examples were given"
+        f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, chosen "
+        f"with seed {_SEED}), because no test examples were given"
     )
     return HeldOut(train, test, note)
 

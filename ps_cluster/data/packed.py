@@ -187,7 +187,7 @@ def write_form(folder: Path, dataset: PackedDataset) -> None:
 
 
 def load_form(folder: Path) -> PackedDataset:
-    """Open a description of a data set without examples, which `write_form` has written.
+    """Open the description that `write_form` has written, as a data set without examples.
 
     Raises FileNotFoundError if `folder` has no description, and UserError if the description is damaged.
     """

@@ -165,7 +165,7 @@ class _Search:
                 continue
             if directory in copies:
                 of_several = f", the newest of {len(copies)} in the cache" if len(copies) > 1 else ""
-                origin = f"packed from '{dataset.source}'" if dataset.source else "packed before"
+                origin = f"packed from '{dataset.source}'" if dataset.source else "packed earlier"
                 self.notify(
                     f"{kind.full_name}: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir"
                 )

@@ -132,7 +132,7 @@ def test_half_stars_are_ratings(tmp_path):
 @pytest.mark.parametrize(
     ("rating", "reason"),
     [
-        ((1, 2), "it has 2 columns, not user, film, rating and time"),
+        ((1, 2), "it has 2 columns instead of four (user, film, rating and time)"),
         ((1, "x", 3, 4), "invalid literal for int()"),
         ((1, -2, 3, 4), "user 1, film -2 or rating 3 is out of range"),
         ((1, 2, "nan", 4), "user 1, film 2 or rating nan is out of range"),

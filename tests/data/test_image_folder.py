@@ -194,8 +194,11 @@ def test_files_that_are_no_pictures_and_pictures_of_no_class_are_told(pets):
     (pets / "train" / "cat" / ".DS_Store").touch()
     (pets / "extra").mkdir()
     told = packed(pets)[1]
-    assert "not read (no pictures): 2 .heic, 1 .txt, 1 without an ending, such as 'train/cat/1.heic'" in told
-    assert "not read (no pictures): 1 .xml, such as 'test/cat/boxes.xml'" in told
+    assert (
+        "not read (not pictures of a known format): 2 .heic, 1 .txt, 1 without an ending, such as 'train/cat/1.heic'"
+        in told
+    )
+    assert "not read (not pictures of a known format): 1 .xml, such as 'test/cat/boxes.xml'" in told
     assert "not read (outside the folders of classes): 1 .png, such as 'train/stray.png'" in told
     assert "'extra' is not used: it is neither 'train' nor a name of a split to test on" in told
 

@@ -460,7 +460,7 @@ def test_the_parts_of_splits_and_files_that_are_no_tables_are_told(tmp_path):
     write(tmp_path / "t", "README.md", "nothing")
     _, lines = packed(tmp_path / "t", target="y")
     assert "2 files are the parts of one table: train/a.csv to train/b.csv" in lines
-    assert "not read (no tables): 1 .md, 1 .bz2, 1 .xlsx, such as 'README.md'" in lines
+    assert "not read (not tables): 1 .md, 1 .bz2, 1 .xlsx, such as 'README.md'" in lines
 
 
 @pytest.mark.parametrize(

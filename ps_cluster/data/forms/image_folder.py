@@ -146,6 +146,8 @@ class _ClassFolders:
                 f"pictures in sub-folders: {len(deeper):,}; those in '{first.parent}', for example, belong to the class "
                 f"'{first.parts[0]}'"
             )
-        yield from not_read([file for file in files if not is_picture(file.name)], self._root, "no pictures")
+        yield from not_read(
+            [file for file in files if not is_picture(file.name)], self._root, "not pictures of a known format"
+        )
         beside = [self._folder / name for name in files_in(self._folder) if is_picture(name)]
         yield from not_read(beside, self._root, "outside the folders of classes")

@@ -73,7 +73,7 @@ class MovieLens(PathForm[MovieLensSettings]):
         def parse(line: bytes) -> tuple[tuple[int, int], float, int]:
             columns = line.split(form.separator)
             if len(columns) != 4:
-                raise ValueError(f"it has {len(columns)} columns, not user, film, rating and time")
+                raise ValueError(f"it has {len(columns)} columns instead of four (user, film, rating and time)")
             user, film, rating = int(columns[0]), int(columns[1]), float(columns[2])
             if not (0 <= user < _MOST_KEYS and 0 <= film < _MOST_KEYS and 0 <= rating <= 10):
                 raise ValueError(f"user {user}, film {film} or rating {rating:g} is out of range")

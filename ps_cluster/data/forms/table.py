@@ -110,7 +110,7 @@ def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _split_of(name: str) -> str:
-    """Return the split with whose name a table's name begins, e.g. "train" for train-1.csv; "" if there is none."""
+    """Return the split that a table's name begins with, e.g. "train" for train-1.csv; "" if there is none."""
     part = _PART_NAME.fullmatch(name[: -len(ending_of(Path(name)))])
     return part[1] if part and is_split(part[1]) else ""
 
@@ -144,7 +144,7 @@ def _files_of_splits(
         if more:
             names = f"{first.relative_to(folder)} to {more[-1].relative_to(folder)}"
             notes = (*notes, f"{len(more) + 1:,} files are the parts of one table: {names}")
-    return files, (*notes, *not_read(others, folder, "no tables"))
+    return files, (*notes, *not_read(others, folder, "not tables"))
 
 
 def _tested_on_labels(
