@@ -41,7 +41,7 @@ class PictureSettings(OwnImageSettings):
         default=None,
         description=(
             "Size of the images, e.g. 64 or 48x64 (height x width). Pictures are resized to cover this size, "
-            "and cropped to it. null: the size that all pictures have."
+            "and cropped to it. null: the pictures keep their size, which must be the same for all of them."
         ),
     )
     skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and name them.")

@@ -94,7 +94,7 @@ def test_directory_is_absolute_so_that_other_processes_find_it(tmp_path, monkeyp
         (lambda set_: change(set_, train_examples="6"), "train_examples: got '6'"),
         (lambda set_: change(set_, test_examples=0), "test_examples: got 0"),
         (lambda set_: change(set_, classes=[]), "a label is 5, but the 0 classes are numbered from 0"),
-        (lambda set_: change(set_, train_examples=7), "bytes do not fit"),
+        (lambda set_: change(set_, train_examples=7), "do not fit the numbers of examples"),
         (lambda set_: (set_ / "test_target.uint8").unlink(), "test_target.uint8: No such file"),
         (lambda set_: (set_ / "test_image.uint8").write_bytes(b"x"), "test_image.uint8 has 1 bytes, not 9216"),
     ],
