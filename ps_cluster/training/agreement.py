@@ -72,7 +72,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return the fingerprint in a text that `to_json` made in another task. Raises Malformed if there is none."""
+        """Return the fingerprint that `to_json` of another task wrote as `text`. Raises Malformed if it can't be read."""
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
         try:
@@ -150,7 +150,7 @@ def text_of(value: Any) -> str:
 def _without_folder(text: str) -> str:
     """Return a path without its folder, because folders may differ between machines. Return any other text unchanged.
 
-    The setting for a user's data has a form before the path: "image_folder:/home/ada/pets".
+    In the setting for a user's data, the form of the data comes before the path: "image_folder:/home/ada/pets".
     """
     form, separator, path = text.partition(":")
     if not form.isidentifier() or path.startswith("//"):  # no form, as in /home/ada/mine.py:load

@@ -4,8 +4,8 @@ Every worker holds all parameters, computes the gradient of its part of the batc
 gradients:
 
     each worker   some updates in one graph: pull from its local shard, compute, ──► all-reduce ◄──► the other workers
-                  apply the mean to its local shard; keep the row of the update
-                  then one all-reduce of all rows, of every worker's request (continue or stop), and of digests of the weights
+                  apply the mean to its local shard; keep the ledger row of the update
+                  then one all-reduce of all these rows, of every worker's request (continue or stop), and of digests of the weights
 
 A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
 the wire is not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
@@ -63,7 +63,8 @@ RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 def train(job: TrainingJob) -> None:
     """Train as one of the workers. Return when all updates are applied, or soon after worker 0 was asked to stop.
 
-    Only worker 0 reads and writes checkpoints. If it resumes a checkpoint, it sends this to the other workers.
+    Only worker 0 reads and writes checkpoints. If it resumes from a checkpoint, it sends the checkpoint to the other
+    workers.
 
     Raises:
       UserError: the checkpoint to resume from is missing or belongs to another model, or two fingerprints differ.
@@ -128,7 +129,14 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from those of most; None if all agree."""
+    """Return a line for the proof that names the workers whose weights differ from those of most workers.
+
+    Return None if all workers have the same weights.
+
+    Args:
+      digests: the digest of each worker's weights.
+      updates: the number of updates applied.
+    """
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None
@@ -154,7 +162,7 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
 
 
 def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
-    """If worker 0 resumes a checkpoint, send it to the other workers, so that they continue from it too."""
+    """If worker 0 resumes from a checkpoint, send it to the other workers, so that they continue from it too."""
     content = group.broadcast(checkpoints.to_bytes(start.resumed) if start.resumed else b"")
     if content and not start.leads:
         received = Path(_RECEIVED)  # in the task's workspace
@@ -206,7 +214,7 @@ def _connect(
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph that runs some updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
+    """Return the graph that runs `count` updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
 
     The first element of the result is the sum of all workers' requests. The other elements are digests of the weights
     after the updates, one for each worker.
@@ -276,8 +284,9 @@ def all_reduce_function(
 
 
 class WorkerGroup:
-    """The group of all `workers` workers of a strategy, in which worker `index` exchanges bytes outside of steps.
+    """The group of all workers of a strategy. Through it, a worker exchanges bytes with the other workers outside of steps.
 
+    `index` is the index of the worker that creates this object, and `workers` is the number of workers.
     All workers must call the same methods in the same order.
 
     Raises from every method:

@@ -92,7 +92,7 @@ class AppliedTotals:
         return StalenessBuckets(counts=counts, sum=sum(value * count for value, count in self.staleness.items()))
 
     def staleness_summary(self) -> StalenessRow:
-        """Return mean, percentiles, maximum and histogram; all are None or empty if no step is counted."""
+        """Return the mean, percentiles, maximum and histogram of the staleness; None or empty if no step is counted."""
         if not self.staleness:
             return StalenessRow()
         values = np.array(sorted(self.staleness))

@@ -27,11 +27,12 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import DispatchGraph
 
-POLL_S = 0.25  # every look at the ledger costs the chief and the parameter server a few milliseconds
-LEAST_POLL_S = 0.02  # the shortest pause between two looks, just before a checkpoint of whole epochs is due
+# The chief checks the ledger periodically. Each check costs the chief and the parameter server a few milliseconds.
+POLL_S = 0.25
+LEAST_POLL_S = 0.02  # the shortest pause between two checks, just before a checkpoint of whole epochs is due
 DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
-# chief's next look.
+# chief's next check.
 AHEAD_S = 1.0
 
 
@@ -75,10 +76,10 @@ def train(job: TrainingJob, build: Build = build) -> None:
 
 
 class BackgroundPoller:
-    """A thread in which the chief looks at the servers, so that a look that saves a checkpoint delays no dispatch.
+    """Runs the chief's checks of the servers in a separate thread, so that a check that saves a checkpoint delays no dispatch.
 
-    Use it as a context manager. If the block ends without an error, it waits for the current look, and
-    raises the error of that look, if there is one.
+    Use it as a context manager. If the block ends without an error, the context manager waits for the current check,
+    and raises the error of that check, if there is one.
     """
 
     def __init__(self) -> None:
@@ -98,11 +99,11 @@ class BackgroundPoller:
         return self._under_way is not None
 
     def begin(self, look: Callable[[], None]) -> None:
-        """Begin a look. Call this only while no look is under way."""
+        """Begin a check by calling `look` in the thread. Call this only while no check is under way."""
         self._under_way = self._pool.submit(look)
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the current look; return whether it has ended. If it failed, raise its error."""
+        """Wait at most `seconds` for the current check; return whether it has ended. If it failed, raise its error."""
         if (look := self._under_way) is not None:
             if not wait([look], seconds).done:
                 return False
@@ -182,7 +183,7 @@ class Chief:
         self._upkeep = BackgroundPoller()
         self._looked = time.monotonic()
         self._end_told = False  # whether the shards were told that no step will be handed out before the next tick
-        self._over = False  # whether no dispatch was under way before the current look, and none will follow
+        self._over = False  # whether no dispatch was under way before the current check, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock or AwakeClock()
         self._ticked_s = self._clock()  # when the shards got the last tick
@@ -201,16 +202,16 @@ class Chief:
             self._finish_steps_under_way(drain)
 
     def _until_next_look_s(self) -> float:
-        """Return the seconds until the next look: POLL_S, or fewer if a checkpoint of whole epochs is due earlier."""
+        """Return the seconds until the next check: POLL_S, or fewer if a checkpoint of whole epochs is due earlier."""
         speed = self._progress.updates_per_second()
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
 
     def _look(self, phase: Phase) -> bool:
-        """Begin a look at the ledger, or continue to wait for a look that takes long.
+        """Begin a check of the ledger, or continue to wait for a check that takes long.
 
-        Returns whether all work was done before the look, and no more work will be handed out. Raises the look's error,
-        or the error of a worker.
+        Returns whether all work was done before the check, and no more work will be handed out. Raises the error of the
+        check, or the error of a worker.
         """
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
@@ -230,7 +231,8 @@ class Chief:
         return self._session.saver.rests or self._progress.is_held
 
     def _keep_up(self, phase: Phase, handed_out: int) -> None:
-        # In the end, a round that waits for late gradients shall end at once.
+        # At the end of training, the tick reports at least the grace period as passed, so that a round that waits for late
+        # gradients ends at once.
         least_s = self._config.mode_kind.grace_seconds(self._config) if phase == "draining" else 0.0
         present = None if self._present is None else self._present()
         self._tick(handed_out, present, least_s)
@@ -253,7 +255,7 @@ class Chief:
             self._work.repeat(steps)
 
     def _ask_late_workers_to_restart(self) -> None:
-        """Ask workers to start again if they have not yet pushed in the open round, long after other workers have.
+        """Ask workers to start again if they have not pushed in the open round long after other workers have pushed.
 
         A round needs every worker, so no other worker can take over the step of a worker that answers but does not
         compute.
@@ -282,7 +284,7 @@ class Chief:
             return
         if self._end_told and not self._work.ends:
             self._tick(NO_END, None if self._present is None else self._present())
-        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
+        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long check, the chief does not see new updates
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
             if not next(self._handed_out, False):
@@ -300,7 +302,7 @@ class Chief:
             if self._progress.applied > applied:
                 applied, moved = self._progress.applied, clock()
             if self._upkeep.is_under_way:
-                moved = clock()  # during a look that saves, updates continue unseen
+                moved = clock()  # during a check that saves a state, the chief does not see new updates
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates are under way, and none has ended within {limit_s:.0f} s"
                 # Without a launcher, only this process can save the finished updates. All other updates are computed again.

@@ -20,7 +20,7 @@ from ps_cluster.system.gpus import VISIBLE_GPUS
 
 CPU, FIRST_GPU = "CPU:0", "GPU:0"
 RunDispatch: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
-"""(the dispatch, the time at which the chief handed it out, float64 []) → tensor: see `worker.DispatchGraph`."""
+"""A function that runs a dispatch. It has the arguments of `worker.DispatchGraph`, and returns a tensor."""
 
 
 def task_name(task: Task) -> str:

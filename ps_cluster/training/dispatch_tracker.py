@@ -13,7 +13,8 @@ class _OpenDispatch:
     def __init__(self, steps: set[int]):
         self.steps = steps  # the open steps; a repeat shares this set with the original dispatch
         self.pid: int | None = None  # the process that pushed the newest update of the dispatch
-        self.news_s: float | None = None  # when it had its newest update, or began if it had none; None while it waits
+        # The time of the newest update, or of the start if there is no update yet; None while the dispatch waits for a worker.
+        self.news_s: float | None = None
         self.is_repeated = False
 
 
@@ -51,8 +52,8 @@ class OpenDispatches:
         """Return the open steps (int64 [k]) of each dispatch that is late, so that the caller hands them out again.
 
         A dispatch is late if it had no update for `after_s` seconds after its start or its newest update. It is
-        returned only once, but its repeat counts as a new dispatch, which may be late as well. Call this at each look
-        at the ledger, because it also notices that work on a dispatch has begun.
+        returned only once, but its repeat counts as a new dispatch, which may be late as well. Call this method after
+        each check of the ledger, because it also notices that work on a dispatch has begun.
 
         Args:
           workers: the number of workers that take part now.
@@ -74,5 +75,5 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return for each open dispatch the pid that pushed its newest update; None if it has no update yet."""
+        """Return for each open dispatch the pid of the process that pushed its newest update; None if it has none yet."""
         return [dispatch.pid for dispatch in self._open]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 # A state is "even" if another number of shards can continue from it (runs/resharding.py). With several shards, an even
 # state is saved at least this often. The first one is saved when the first snapshot is due, because until then the
-# permanent loss of a server costs all work. Many snapshots are even by chance. If none was for this long, the chief
-# hands out nothing until all steps have ended.
+# permanent loss of a server costs all work. Many snapshots are even by chance. If none was even for this long, the
+# chief hands out no steps until all steps that are under way have ended.
 EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 REST_FACTOR = 20  # the time between two pauses is at least this many times as long as a pause
 
@@ -15,34 +15,34 @@ REST_FACTOR = 20  # the time between two pauses is at least this many times as l
 class EvenStates:
     """Keeps the time of the last even state, and whether the chief pauses for the next one.
 
-    Call `look` at each look at the ledger, and save a snapshot if it returns True. Call `note_saved` after each save.
+    Call `look` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each save.
     """
 
     def __init__(self, *, has_even: bool, snapshot_every_s: float, clock: Callable[[], float]):
-        """Start counting. `has_even`: whether there is an even state from which training continues."""
+        """Start measuring time. `has_even`: whether there is an even state from which training continues."""
         self._clock = clock
         self._since_s = clock()  # the time of the last even state, or of the end of the last pause
         self._every_s = EVEN_STATE_EVERY_S if has_even else min(EVEN_STATE_EVERY_S, snapshot_every_s)
-        self._applied = 0  # the number of updates applied at the last look
-        self._resting_at = 0  # the number of updates applied at the last look during a pause
+        self._applied = 0  # the number of updates applied at the last call of `look`
+        self._resting_at = 0  # the number of updates applied at the last call of `look` during a pause
 
     @property
     def rests(self) -> bool:
-        """Whether the chief has to hand out no steps for now, so that all shards come to the same steps for a snapshot."""
+        """Whether the chief has to stop handing out steps for now, so that all shards apply the same steps before a snapshot."""
         return self._rested_s >= 0
 
     @property
     def _rested_s(self) -> float:
-        """The seconds since handing out was paused for an even state; negative while it is not paused."""
+        """The seconds since the chief stopped handing out steps for an even state; negative while it hands out steps."""
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
     def look(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
-        """Note the progress. Return whether to save a snapshot now, because in a pause all steps have ended.
+        """Note the progress. Return whether to save a snapshot now, because the chief pauses and all steps have ended.
 
         A pause ends without a snapshot if no update is applied for longer than an update takes.
 
         Args:
-          applied, outstanding: the number of updates that are applied, and of those that are under way.
+          applied, outstanding: the number of updates that are applied, and the number of updates that are under way.
           longest_update_s: the longest time that an update of a healthy run takes.
         """
         self._applied = applied

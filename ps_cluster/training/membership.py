@@ -25,7 +25,7 @@ from ps_cluster.system import connections
 from ps_cluster.system.probes import working
 
 LOOK_EVERY_S = 1.0
-_LONGEST_GAP_S = 15.0  # after a longer time between two looks (with their probes), silence is measured from 0 again
+_LONGEST_GAP_S = 15.0  # if two checks for silent workers are farther apart than this, silence is measured from 0 again
 MOST_ERROR_CHARACTERS = 150  # longer errors are shortened in messages to the user
 _RETRY_S = 0.5  # the pause before a dispatch is tried again that cannot succeed at once
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
@@ -99,7 +99,7 @@ class Membership:
         except _DISPATCH_ERRORS as error:
             if is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError)):
                 # The worker lost a parameter server, or the dispatch was cancelled or timed out. The dispatch is retried. If
-                # a parameter server is lost, the chief finds that out when it looks at the parameter servers.
+                # a parameter server is lost, the chief finds that out when it checks the ledgers of the parameter servers.
                 time.sleep(_RETRY_S)
                 if on_transient_failure_fn:
                     on_transient_failure_fn()
