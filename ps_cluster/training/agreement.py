@@ -72,7 +72,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return the fingerprint that `to_json` of another task wrote as `text`. Raises Malformed if it can't be read."""
+        """Return the fingerprint that `to_json` in another task wrote as `text`. Raises Malformed if `text` is none."""
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
         try:

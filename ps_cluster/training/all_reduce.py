@@ -5,7 +5,8 @@ gradients:
 
     each worker   some updates in one graph: pull from its local shard, compute, ──► all-reduce ◄──► the other workers
                   apply the mean to its local shard; keep the ledger row of the update
-                  then one all-reduce of all these rows, of every worker's request (continue or stop), and of digests of the weights
+                  then one all-reduce of all these rows, of every worker's request (continue or stop), and of digests of
+                  the weights
 
 A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
 the wire is not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
@@ -214,8 +215,9 @@ def _connect(
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph that runs `count` updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
+    """Return the graph that runs a number of updates, and sends the worker's request to the other workers.
 
+    Its arguments are the number of updates, int32 [], and the request, float64 []. It returns float64 [1 + workers].
     The first element of the result is the sum of all workers' requests. The other elements are digests of the weights
     after the updates, one for each worker.
     """
@@ -284,7 +286,7 @@ def all_reduce_function(
 
 
 class WorkerGroup:
-    """The group of all workers of a strategy. Through it, a worker exchanges bytes with the other workers outside of steps.
+    """The group of all workers of a strategy. It exchanges bytes between the workers outside of steps.
 
     `index` is the index of the worker that creates this object, and `workers` is the number of workers.
     All workers must call the same methods in the same order.

@@ -76,7 +76,9 @@ def train(job: TrainingJob, build: Build = build) -> None:
 
 
 class BackgroundPoller:
-    """Runs the chief's checks of the servers in a separate thread, so that a check that saves a checkpoint delays no dispatch.
+    """Runs the chief's checks of the servers in a separate thread.
+
+    So a check that saves a checkpoint, which takes long, delays no dispatch.
 
     Use it as a context manager. If the block ends without an error, the context manager waits for the current check,
     and raises the error of that check, if there is one.
@@ -231,8 +233,8 @@ class Chief:
         return self._session.saver.rests or self._progress.is_held
 
     def _keep_up(self, phase: Phase, handed_out: int) -> None:
-        # At the end of training, the tick reports at least the grace period as passed, so that a round that waits for late
-        # gradients ends at once.
+        # At the end of training, the tick reports at least the grace period as passed, so that a round that waits for
+        # late gradients ends at once.
         least_s = self._config.mode_kind.grace_seconds(self._config) if phase == "draining" else 0.0
         present = None if self._present is None else self._present()
         self._tick(handed_out, present, least_s)

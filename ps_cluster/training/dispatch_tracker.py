@@ -13,7 +13,7 @@ class _OpenDispatch:
     def __init__(self, steps: set[int]):
         self.steps = steps  # the open steps; a repeat shares this set with the original dispatch
         self.pid: int | None = None  # the process that pushed the newest update of the dispatch
-        # The time of the newest update, or of the start if there is no update yet; None while the dispatch waits for a worker.
+        # The time of the newest update, or of the start if there is no update yet; None while no worker has begun it.
         self.news_s: float | None = None
         self.is_repeated = False
 
@@ -75,5 +75,5 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return for each open dispatch the pid of the process that pushed its newest update; None if it has none yet."""
+        """Return, for each open dispatch, the pid of the process that pushed its newest update; None without update."""
         return [dispatch.pid for dispatch in self._open]

@@ -15,7 +15,8 @@ REST_FACTOR = 20  # the time between two pauses is at least this many times as l
 class EvenStates:
     """Keeps the time of the last even state, and whether the chief pauses for the next one.
 
-    Call `look` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each save.
+    Call `look` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each
+    save.
     """
 
     def __init__(self, *, has_even: bool, snapshot_every_s: float, clock: Callable[[], float]):
@@ -28,12 +29,12 @@ class EvenStates:
 
     @property
     def rests(self) -> bool:
-        """Whether the chief has to stop handing out steps for now, so that all shards apply the same steps before a snapshot."""
+        """Whether the chief has to pause handing out steps, so that all shards have the same steps for a snapshot."""
         return self._rested_s >= 0
 
     @property
     def _rested_s(self) -> float:
-        """The seconds since the chief stopped handing out steps for an even state; negative while it hands out steps."""
+        """The seconds since the chief began the pause for an even state; negative while the chief hands out steps."""
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
     def look(self, applied: int, outstanding: int, longest_update_s: float) -> bool:

@@ -23,7 +23,7 @@ class KeyedLines:
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
-        """Create a reader for all these tables. `forms`: the form of each table, in the order of the tables in a checkpoint."""
+        """Create a reader for all these tables. `forms`: the form of each table, in the order of a checkpoint."""
         self._forms = forms
         self._next = [1] * len(forms)
         self.uses: list[KeyedUse] = []

@@ -60,7 +60,7 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
-    """Return the settings that decide the learning rate, the number of examples and the staleness bound of a ledger row.
+    """Return the settings that decide learning rate, examples and staleness bound of a ledger row.
 
     They are returned as one text, so that the settings of two leaders can be compared.
     """
@@ -74,7 +74,7 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
 def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates: int) -> tf.Tensor:
     """Return the factor of the peak learning rate at `update` (int64 [], from 0), float32 [].
 
-    The factor rises linearly from `start_factor` to 1 during the warm-up. After the warm-up, the schedule determines it.
+    The factor rises linearly from `start_factor` to 1 during the warm-up. After that, the schedule determines it.
     """
     done = progress(update, total_updates)
     warmup = settings.warmup_fraction
@@ -93,7 +93,7 @@ class Constant(Schedule[ScheduleSettings]):
 
 
 class Compiled(Constant):
-    """Stands for the schedule that the network was compiled with. That schedule replaces it before any process starts."""
+    """Stands for the schedule that the network was compiled with. That schedule replaces it before a process starts."""
 
     name = COMPILED
 

@@ -99,7 +99,7 @@ class Membership:
         except _DISPATCH_ERRORS as error:
             if is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError)):
                 # The worker lost a parameter server, or the dispatch was cancelled or timed out. The dispatch is retried. If
-                # a parameter server is lost, the chief finds that out when it checks the ledgers of the parameter servers.
+                # a parameter server is lost, the chief finds that out when it checks the ledgers of all servers.
                 time.sleep(_RETRY_S)
                 if on_transient_failure_fn:
                     on_transient_failure_fn()

@@ -26,8 +26,8 @@ from ps_cluster.system.limits import FreeMemory
 # The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
 # The number of copies of embedding tables at the peak (docs/tables.md, "Sizes"). All servers together hold copies of the
-# tables and their slots during a snapshot. The leader holds copies of the tables alone when the leader begins, and the
-# evaluator holds copies of the tables alone while it recomputes an update.
+# tables and their slots during a snapshot. The leader holds copies of the tables without their slots when it begins,
+# and the evaluator holds such copies while it recomputes an update.
 SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 2.0, 8.6
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass. If the floats take some
 # 100 MB or more, the worker grows by at least 0.6 times the floats. A training is refused only if even this share of its
@@ -59,7 +59,10 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
         return None
     share, less = "", "fewer cluster.workers or a smaller training.batch_size_per_worker take less"
     if of_tables > needs / 2:  # workers do not hold tables, so fewer workers would not help
-        share = f"{of_tables / 1e9:.1f} GB of them for embedding tables of {4 * network.tables.size / 1e9:.2f} GB, "
+        share = (
+            f"of which {of_tables / 1e9:.1f} GB are for the embedding tables (their weights alone take "
+            f"{4 * network.tables.size / 1e9:.2f} GB; the rest is for copies and optimizer slots), "
+        )
         less = "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
     need = f"its training takes about {needs / 1e9:.1f} GB of memory, {share}and {room}"
     line = f"model.name: got '{config.model.name}': {need}: {less}"
@@ -86,7 +89,9 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
 
 
 def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
-    """Return the bytes that embedding tables, exchanged row by row, take in all tasks together. Workers hold no tables.
+    """Return the bytes that embedding tables take in all tasks together if they are exchanged row by row.
+
+    Workers hold no tables.
 
     Args:
       numbers: the number of weights in all tables.
@@ -136,13 +141,13 @@ class TableMemoryLimit:
         if rows < config.model.rows_from or not layer.trainable:
             return
         self._numbers += rows * width
-        tables = f"the embedding tables up to '{layer.name}', of {rows:,} rows of width {width}, take about"
+        tables = f"the embedding tables up to '{layer.name}', a table of {rows:,} rows of width {width}, take about"
         if self._room is not None and SURE_SHARE * table_bytes(config, self._numbers) > self._room.memory_bytes:
             less = "fewer or narrower rows" + ", or --no-evaluator," * config.cluster.evaluator
             of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
             raise UserError(
                 f"model.name: got '{config.model.name}': {tables} {table_bytes(config, self._numbers) / 1e9:.1f} GB, "
-                f"{of_server:.1f} GB of them on each parameter server, and {self._room}: {less} take less"
+                f"of which {of_server:.1f} GB are on each parameter server, and {self._room}: {less} take less"
             )
         for room, servers in self._machines:
             needs = bytes_on_servers(config, self._numbers) * len(servers) / config.shards
@@ -167,7 +172,10 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return the number of full-length weight vectors in the shards, for mode, staleness method and old versions."""
+    """Return the number of vectors, each as long as all weights, that the shards keep in addition to the weights.
+
+    The mode and the staleness method may need such vectors for each worker. A delay needs older versions of weights.
+    """
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -175,12 +183,12 @@ def kept_for_workers(config: RunConfig) -> int:
 
 
 def kept_by_worker(config: RunConfig) -> int:
-    """Return the number of full-length weight vectors that a worker keeps between exchanges, besides the weights.
+    """Return the number of vectors, each as long as all weights, that a worker keeps in addition to the weights.
 
-    If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With
-    local steps it also keeps its optimizer's slots, two more copies of its state while it writes the state to files, and
-    the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not count, because a new leader frees
-    them before it creates new variables.
+    If pushes lose values, the worker keeps the remainder of its earlier pushes, and the remainder of the current push.
+    With local steps, the worker also keeps its optimizer's slots, two more copies of its state while it writes the
+    state to files, and the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not count, because a
+    new leader frees them before it creates new variables.
     """
     left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.promise.takes_local_steps:

@@ -99,8 +99,8 @@ def check_devices(wanted: Sequence[str], asked: Mapping[int, str], existing: Seq
                 if name.startswith(f"{task_name(Task(WORKER, worker))}/")
             )
             raise UserError(
-                f"mode.placement: got '{device}' of worker {worker}, which has {own}: name a device that it has (workers see "
-                "GPUs with --gpus auto), or set --soft-placement"
+                f"mode.placement: got '{device}' for worker {worker}, which has only {own}: name a device that this worker "
+                "has (workers see GPUs only with --gpus auto), or set --soft-placement"
             )
 
 

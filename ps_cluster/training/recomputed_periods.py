@@ -1,4 +1,4 @@
-"""Recompute a worker's period of local steps: the distance that its weights have moved."""
+"""Recompute the change of a worker's weights in a period of local steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ class _RecomputedPeriods(RecomputedSteps):
         return list(range(first, first + gradient.examples // self._config.training.batch_size_per_worker))
 
     def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return what a period adds to the kept share of the moving statistics. `before`: the pulled statistics."""
+        """Return what a period adds to the kept share of the moving statistics, float64 [m].
+
+        Args:
+          statistics: float64 [m], the statistics at the end of the period.
+          before: float32 [m], the pulled statistics.
+        """
         fresh: np.ndarray = statistics - self.keep**self._config.batches_per_step * before
         return fresh
 
@@ -47,10 +52,10 @@ class RecomputedElasticPeriods(_RecomputedPeriods):
     """Recomputes periods of mode elastic: plain SGD from two vectors of weights, see `training/modes/elastic.py`."""
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the distance that the worker's weights have moved.
+        """Recompute the change of the worker's weights in a period of local steps, together with the fresh statistics.
 
         Args:
-          given: float32 [2, n], the worker's weights after and before the exchange.
+          given: float32 [2, n], the worker's weights after its last exchange, and those before that exchange.
         """
         own, before = given.reshape(2, -1)
         moved, seen = np.zeros(self.length), statistics.astype(np.float64)
@@ -83,7 +88,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the pulled weights minus the weights after all steps of the period."""
+        """Return the pulled weights minus the weights after all steps of the period, and the fresh statistics."""
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
         slots = {name: np.full(self.length, value) for name, value in update.first_values(settings).items()}

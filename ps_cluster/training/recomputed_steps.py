@@ -52,7 +52,7 @@ class _Examples:
     """The examples of a batch."""
 
     inputs: dict[str, np.ndarray]  # name → [B, ...] in the dtype of the network
-    target: np.ndarray | dict[str, np.ndarray]  # [B, ...], as in the packed data; with several targets by name
+    target: np.ndarray | dict[str, np.ndarray]  # [B, ...] as packed; if there are several targets: name → [B, ...]
     weights: np.ndarray | None  # float32 [B]
 
     def split(self, parts: int) -> list[_Examples]:
@@ -150,7 +150,10 @@ class RecomputedSteps:
     def _of_examples(
         self, examples: _Examples, weights: np.ndarray, statistics: np.ndarray, *, draws: int
     ) -> RecomputedGradient:
-        """Return the gradient and the fresh statistics of a micro-batch. `draws`: the number of its random state."""
+        """Return the gradient and the fresh statistics of a micro-batch.
+
+        `draws`: the number that determines the random state of the micro-batch, together with the seed of the training.
+        """
         variables = [tf.constant(part) for part in _split(weights, self._layout.shapes)]
         before = _split(statistics, self._statistics.shapes)
         states = seed_states(tf.constant([self._config.training.seed, np.int32(draws)]), len(self._seeds))

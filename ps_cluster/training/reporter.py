@@ -42,7 +42,7 @@ class Reporter:
         self._last: ProgressRow | None = None
 
     def start(self) -> None:
-        """Leave the updates before a resume out of the histograms over time. Call this before the first step."""
+        """Leave the updates before a resume out of the periodic histograms. Call this before the first step."""
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 

@@ -147,23 +147,25 @@ def _contradictions(
     if len(set(lengths)) > 1:
         yield f"counters, journals, accepted steps and configuration have {lengths} shards"
     if table.min(initial=0) < 0:
-        yield f"a counter is {table.min()}"
+        yield f"a counter is negative, {table.min()}"
     if not steps.shape[1] or (steps[:, 0] > applied.below).any():
-        yield f"a shard names no first open step, or one above {applied.below}, the first step that is not applied"
+        yield (
+            f"the first open step of a shard is missing, or it is above {applied.below}, the first step that is not applied"
+        )
     if len(waiting) > MOST_OPEN:
-        yield f"{len(waiting)} rows wait for other shards"
+        yield f"{len(waiting)} rows wait for other shards, and at most {MOST_OPEN} can wait"
     if not np.isin(waiting[:, 0], np.arange(config.shards)).all():
         yield f"a waiting row belongs to none of the {config.shards} shards"
     if not _are_rows(waiting[:, 1:]):
         yield "a row that waits has an impossible value"
     if applied.count > min(accepted):
-        yield f"{applied.count} steps are applied, and a shard has accepted {min(accepted)}"
+        yield f"{applied.count} steps are applied, but a shard has accepted only {min(accepted)}"
     if abs((gradients := sum(progress.tally.staleness.values())) - applied.count) > MOST_OPEN:
-        yield f"{applied.count} steps are applied, and {gradients} are counted"
+        yield f"{applied.count} steps are applied, but the staleness of {gradients} steps is recorded"
     if abs(scheduled.first_missing - (version := min(of_shard.version for of_shard in counts))) > MOST_OPEN:
-        yield f"update {scheduled.first_missing} is the first that was not handed out, at version {version}"
+        yield f"update {scheduled.first_missing} is the first that was not handed out, but the weights have version {version}"
     if abs(scheduled.end * config.steps_per_update - applied.below) > MOST_OPEN:
-        yield f"{scheduled.end} updates were handed out, and step {applied.below} is the first that is not applied"
+        yield f"{scheduled.end} updates were handed out, but step {applied.below} is the first that is not applied"
 
 
 def _are_rows(table: np.ndarray) -> bool:
@@ -185,8 +187,8 @@ def _work(config: RunConfig) -> dict[str, Any]:
             f"model.{name}": value
             for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
         },
-        "batches of a step": config.batches_per_step,
-        "fewer batches in a step": config.mode_kind.takes_fewer_batches(config),
+        "number of batches in a step": config.batches_per_step,
+        "whether a step may have fewer batches": config.mode_kind.takes_fewer_batches(config),
         "training.batch_size_per_worker": training.batch_size_per_worker,
         "training.seed": training.seed,
         "training.sample": training.sample,
@@ -197,7 +199,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "evaluation.validation_examples": config.evaluation.validation_examples,
         "steps of an update": config.steps_per_update,
         "gradients of an update": config.gradients_per_update,
-        "gradients of an update, at most": config.most_gradients_per_update,
+        "most gradients of an update": config.most_gradients_per_update,
         # In these cases each worker holds a part of the weights, or of the data.
         **({"cluster.workers": config.cluster.workers} if config.mode_kind.shares_steps or shards else {}),
     }

@@ -51,7 +51,7 @@ class _Look(NamedTuple):
 
 
 class RunProgress:
-    """Counts scheduled and applied updates, as of the last look at the ledger. Finished updates use no memory.
+    """Counts scheduled and applied updates, as of the last check of the ledger. Finished updates use no memory.
 
     Attributes:
       clock: counts the seconds of training.
@@ -60,7 +60,7 @@ class RunProgress:
       positions: for each shard, the number of rows that were read from its ledger.
       missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
       next_step: the lowest step id above all that were handed out before a resume.
-      counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
+      counts: int64 [ps, len(COUNTS)], the shards' counters at the last check.
       leaves: whether this leader ends while updates are still under way, so that these updates stay undone.
       held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None
         if there is no such update. See the setting `checkpoints.exact`.
@@ -102,7 +102,7 @@ class RunProgress:
         self._looks: deque[_Look] = deque()  # within RATE_WINDOW_S
         # (worker, pid) → when its newest update was applied, unix s.
         self._last_update: dict[tuple[int, int], float] = {}
-        self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
+        self._gaps: dict[int, deque[float]] = {}  # worker → the mean seconds between its updates, one value per check
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Continue from a checkpoint. `arrays`: its arrays COUNTERS and WAITING. `state`: the progress in it."""
@@ -173,7 +173,7 @@ class RunProgress:
             return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
-        """Return the workers that have not pushed in the open round although others have; [] if there are no rounds."""
+        """Return the workers that have not pushed in the open round although other workers have; [] without rounds."""
         if self._steps_per_update == 1:
             return []
         steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update
@@ -181,7 +181,7 @@ class RunProgress:
         return missing if len(missing) < self._steps_per_update else []
 
     def update(self, ledgers: Ledgers) -> None:
-        """Add the rows and counters that a look at the ledgers has read. `ledgers`: the result of `unsettled`.
+        """Add the rows and counters that a check of the ledgers has read. `ledgers`: the result of `unsettled`.
 
         Raises:
           RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
@@ -258,7 +258,7 @@ class RunProgress:
 
     @property
     def counts_of_shards(self) -> list[Counts]:
-        """The counters of each shard at the last look."""
+        """The counters of each shard at the last check of the ledger."""
         return counts_of(self.counts)
 
     @property
@@ -318,7 +318,7 @@ class RunProgress:
         return self.examples_per_second() / self._train_examples
 
     def _per_second(self, number: Callable[[_Look], int]) -> float:
-        """Return how much `number`, a value of each look at the ledger, grows per second; 0 until this is known."""
+        """Return how fast a number grows, per second; 0 until this is known. `number`: returns it from a `_Look`."""
         if not self._looks:
             return 0.0
         oldest, newest = self._looks[0], self._looks[-1]

@@ -40,10 +40,10 @@ GIVEN_UP_AFTER = 4_096  # an incomplete sample is given up after this many furth
 
 @dataclass
 class _Armed:
-    """A place in the memory of each parameter server for the inputs and results of an update to sample."""
+    """A place that is reserved in the memory of each parameter server to record the inputs and results of an update."""
 
     place: int  # the number of the place
-    first: int  # the update to sample; if `worker` is set, the first that may be the worker's next update
+    first: int  # the update to sample; if `worker` is set, the lowest number that the worker's next update may have
     worker: int  # the worker whose next update is sampled; ANY_WORKER to sample the update `first`
     rows: list[dict[int, np.void]]  # for each shard, step → row of the update
 
@@ -71,11 +71,14 @@ class UpdateSampler:
         self._next = 0  # the first update that has not been a candidate yet
 
     def start(self) -> None:
-        """Arm places for the first updates to sample. Call this before the first step is handed out."""
+        """Tell the parameter servers which updates to record first: reserve a place in their memory for each of them.
+
+        Call this before the first step is handed out.
+        """
         self._arm()
 
     def look(self, rows: Sequence[np.ndarray]) -> None:
-        """Process the new rows of each shard, write the samples that are complete, and arm the places that are free.
+        """Process the new rows of each shard, write the samples that are complete, and reserve the free places again.
 
         Args:
           rows: for each shard, a structured array [k] of `ledger.ROW`.
@@ -121,7 +124,7 @@ class UpdateSampler:
         if len(shards) < len(rows) or not rows[0] or any(of_shard.keys() != rows[0].keys() for of_shard in rows):
             return
         if not all(map(self._belong_together, shards, rows)):
-            return  # the step was handed out again, or the place was armed too late
+            return  # the step was handed out again, or the place was reserved too late
         gradients = [
             SampledGradient(
                 step=step,
@@ -161,7 +164,7 @@ class UpdateSampler:
         )
 
     def _arm(self) -> None:
-        """Arm the free places for updates that are not handed out yet, unless the evaluator lags behind."""
+        """Reserve the free places for updates that are not handed out yet, unless the evaluator lags behind."""
         first = self._progress.scheduled_updates.end
         while self._free and first < self._progress.total:
             if len(waiting_samples(self._run_dir.samples)) + len(self._armed) >= MOST_WAITING:

@@ -43,8 +43,8 @@ ALL = 10**9
 # Bounds of the checkpoint interval "auto". Scoring a checkpoint of the largest network here takes 5 s of a core, which is 4 %
 # of two cores' time in a minute. A run of some seconds still gets several scores.
 FIRST_S, LONGEST_S = 5.0, 60.0
-# The chief does not look at the ledger while it saves. The pause after a save limits this to 5 % of the time. The pause has a
-# maximum, because with a slow disk a longer pause would risk more work than it saves.
+# The chief does not check the ledger while it saves. The pause after a save limits this to 5 % of the time. The pause
+# has a maximum, because with a slow disk a longer pause would risk more work than it saves.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 # The user has asked for each checkpoint of whole epochs, and comparisons need these checkpoints at the same number of examples
 # in all modes. So the pause after such a save is only as long as the save itself: saves take at most half of the chief's time.
@@ -65,7 +65,8 @@ class Saver:
     """Saves the state of a training into the run directory while the training continues.
 
     Attributes:
-      last_seconds: the duration of the last save, during which the chief did not look at the ledger; None before the first.
+      last_seconds: the duration of the last save, during which the chief did not check the ledger; None before the
+        first save.
       problem: a problem that the proof has to report in addition to those in the rows. Every saved state contains it.
       diverged: whether a weight of the last saved state is NaN or infinite. No update makes such a weight finite again.
     """
@@ -123,7 +124,8 @@ class Saver:
     def seconds_to_checkpoint(self) -> float:
         """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if unknown or already due.
 
-        If the chief looks at that moment, all modes of a comparison save at nearly the same number of examples.
+        If the chief checks the ledger at that moment, all modes of a comparison save at nearly the same number of
+        examples.
         """
         every, speed = self._config.checkpoints.every_epochs, self._progress.epochs_per_second()
         is_due = self._whole_epochs() > self._epochs  # the checkpoint waits only for the pause after the last save
@@ -133,7 +135,7 @@ class Saver:
 
     @property
     def rests(self) -> bool:
-        """Whether to pause the handing out of steps, so that all shards reach the same steps for a snapshot."""
+        """Whether the chief has to pause handing out steps, so that all shards have the same steps for a snapshot."""
         return self._even_states is not None and self._even_states.rests
 
     def save_when_due(self) -> None:
@@ -187,7 +189,7 @@ class Saver:
         return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
     def _whole_epochs(self) -> int:
-        """Return how many whole multiples of `every_epochs` were trained."""
+        """Return how many times `checkpoints.every_epochs` epochs have been trained; 0 without this setting."""
         every = self._config.checkpoints.every_epochs
         return 0 if every is None else math.floor(self._progress.epochs / every + ROUNDING)
 
@@ -206,7 +208,10 @@ class Saver:
         return max(self._config.checkpoints.keep, min(len(waiting) + 1, room))
 
     def _waiting_checkpoints(self) -> list[checkpoints.State]:
-        """Return the checkpoints of whole epochs that are not scored yet, and those that callbacks have not had yet."""
+        """Return the checkpoints that still wait for the evaluator or for Keras callbacks.
+
+        The evaluator has to score all checkpoints of whole epochs.
+        """
         is_scored = self._config.checkpoints.every_epochs is not None and self._config.cluster.evaluator
         # After a roll-back, checkpoints of steps below the last scored one may be new, so each step is looked up.
         # Callbacks skip such checkpoints, because they were called for these epochs before.

@@ -130,7 +130,7 @@ class Session:
     Attributes:
       store, compute: the results of `build`.
       graphs: the graphs of the dispatches, which use `store` and `compute`. Each is built when it is first used.
-      progress: the scheduled and applied updates, as of the last look at the ledger.
+      progress: the scheduled and applied updates, as of the last check of the ledger.
       saver: saves the state when it is due.
       leads: as in `SessionStart`.
     """
@@ -258,7 +258,8 @@ class Session:
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
         found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
         noted = [self.saver.problem] if self.saver.problem else []
-        # The number of a row is sent, too, with the request for the row and with its push. All servers have equal shares.
+        # The number of a table row is sent when the row is requested, and again when it is pushed. All servers have
+        # equal shares of the rows.
         traffic = self.progress.tables or TableTraffic(rows=0, row_values=0)
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
@@ -289,7 +290,10 @@ class Session:
         )
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
-        """Return the number of rows up to the last one by a leader with other rules (`text_of_rules`)."""
+        """Return the number of rows up to and including the last row of a leader whose rules differ from this leader's.
+
+        For the rules, see `text_of_rules`. If no rules differ, return 0.
+        """
         rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows

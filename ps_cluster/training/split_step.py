@@ -47,7 +47,7 @@ class SplitStep(TrainStep):
         self._parted = network
         self._micro_batches = micro_batches
         self._clips = [clipping_of(config.optimizer, part.layout) for part in self.parts]
-        self.log: Path | None = None  # the file to which the device of each operation is written
+        self.log: Path | None = None  # the file to which the device of each operation is written, if any
 
     def by_parts(
         self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
@@ -56,8 +56,8 @@ class SplitStep(TrainStep):
 
         Args:
           step: int64 [].
-          weights: for each part, [n of the part].
-          statistics: for each part, float32 [m of the part].
+          weights: the weights of each part, [n] with the part's number of weights n.
+          statistics: the moving statistics of each part, float32 [m] with the part's number of statistics m.
         """
         with tf.device(processor_beside(self.parts[0].device)):
             batch = self.batch(step)
@@ -121,7 +121,10 @@ class SplitStep(TrainStep):
 
 
 def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
-    """Return the loss scales of micro-batches. The mean of the scaled losses is the batch's loss. Whole batch: None."""
+    """Return the loss scale of each micro-batch, so that the mean of the scaled losses is the loss of the whole batch.
+
+    A batch that is not cut into micro-batches needs no scale: the result is [None].
+    """
     count = len(batches)
     if count == 1:
         return [None]

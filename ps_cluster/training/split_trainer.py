@@ -163,7 +163,7 @@ class SplitDispatch:
 
 
 def _identity(device: str) -> WorkerIdentity:
-    """Return the identity, with numbers instead of tensors, of the worker whose process has this device."""
+    """Return the `WorkerIdentity` of the worker whose process has this device, as Python numbers instead of tensors."""
     with tf.device(device):
         return WorkerIdentity(*WorkerIdentity.read().both().numpy().tolist())
 

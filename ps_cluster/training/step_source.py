@@ -112,7 +112,8 @@ class AsynchronousSteps(StepSource):
             if not len(step_ids):
                 yield False
                 continue
-            # The dispatch is counted before it is sent, because a look in another thread may find its first update at once.
+            # The dispatch is counted before it is sent, because another thread checks the ledger, and may find the
+            # first update of the dispatch at once.
             self._progress.note_scheduled(step_ids)
             self._schedule(self._graphs.first, step_ids)
             self.ends = not len(again) and following == total

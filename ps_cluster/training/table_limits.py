@@ -40,7 +40,7 @@ def _reasons(config: RunConfig) -> Iterator[str]:
     if config.lookahead.every_updates:
         yield f"lookahead.every_updates is {config.lookahead.every_updates}, which keeps slow weights of every row"
     if config.cluster.wire in ("int8", "top_k"):
-        yield f"cluster.wire is {config.cluster.wire}: each worker keeps what it has not sent of each weight's gradient"
+        yield f"cluster.wire is {config.cluster.wire}: each worker keeps the unsent remainder of every weight's gradient"
     if optimizer.weight_decay:
         yield f"optimizer.weight_decay is {optimizer.weight_decay:g}, which shrinks every row at every update"
     if optimizer.clip_norm is not None:

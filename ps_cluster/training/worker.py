@@ -126,8 +126,9 @@ class TimedComputation:
     ) -> tuple[StepPush, Settle]:
         """Return what the worker pushes, and the function that settles the worker's state after the push.
 
-        The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay is not
-        computed: its result is 0, and every shard will refuse it. Call the returned function with the push's outcomes.
+        The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay (a
+        step that every shard already has) is not computed: its result is 0, and every shard will refuse it. Call the
+        returned function with the outcomes of the push.
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
@@ -214,8 +215,8 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         answer = store.pull_messages(identity.worker, [asked], step_ids[0], rows)
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         start = (0, asked, tf.nest.map_structure(tf.identity, answer), rows)
-        # The lengths are not fixed, because the last answer is short. With two parallel iterations, the next batch is prepared
-        # while an answer is under way.
+        # The lengths of the answers are not fixed, because the last answer is short. With two parallel iterations, the
+        # next batch is prepared while an answer is under way.
         of_answer = tf.nest.map_structure(lambda _: tf.TensorShape([None]), answer)
         of_rows = tf.nest.map_structure(lambda one: one.shape, rows)
         shapes = tf.TensorShape([]), tf.TensorShape([]), of_answer, of_rows

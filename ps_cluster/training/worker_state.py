@@ -74,7 +74,10 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Needed) -> tf.Tensor:
-        """Initialise the variables, if that is not done yet, from the newer complete file or with their first values.
+        """Initialise the variables if that has not been done yet.
+
+        Their values come from the newer of the worker's two state files. A file that is missing, incomplete, or from an
+        earlier training does not count. If no file counts, the variables get their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations that have to run before.
         """

@@ -209,11 +209,11 @@ AGAINST = [
     ({"lookahead.every_updates": 5}, "lookahead.every_updates is 5, which keeps slow weights of every row"),
     (
         {"cluster.wire": "int8"},
-        "cluster.wire is int8: each worker keeps what it has not sent of each weight's gradient",
+        "cluster.wire is int8: each worker keeps the unsent remainder of every weight's gradient",
     ),
     (
         {"cluster.wire": "top_k"},
-        "cluster.wire is top_k: each worker keeps what it has not sent of each weight's gradient",
+        "cluster.wire is top_k: each worker keeps the unsent remainder of every weight's gradient",
     ),
     ({"optimizer.weight_decay": 0.25}, "optimizer.weight_decay is 0.25, which shrinks every row at every update"),
     ({"optimizer.clip_norm": 1.5}, "optimizer.clip_norm is 1.5, which needs the norm of each variable"),

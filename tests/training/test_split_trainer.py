@@ -101,7 +101,7 @@ def test_a_device_that_is_asked_for_is_taken_and_without_soft_placement_it_has_t
     wanted = [PROCESSORS[0], device(1, "GPU:0"), PROCESSORS[2]]
     assert devices_of(config, asked, PROCESSORS) == devices_of(config, asked, [*PROCESSORS, wanted[1]]) == wanted
     check_devices(wanted, asked, [*PROCESSORS, wanted[1]])
-    with pytest.raises(UserError, match="got 'GPU:0' of worker 1, which has CPU:0: .* --gpus auto"):
+    with pytest.raises(UserError, match="got 'GPU:0' for worker 1, which has only CPU:0: .* --gpus auto"):
         check_devices(wanted, asked, PROCESSORS)
 
 

@@ -14,7 +14,8 @@ class AsyncSettings(ModeSettings):
         default=None,
         ge=1,
         le=1000,
-        description="Emulate the staleness of k workers: each pull returns the weights from k - workers versions ago.",
+        description="Emulate the staleness of k workers: each pull returns weights that are k - W versions old, where W is the "
+        "number of workers.",
     )
 
 

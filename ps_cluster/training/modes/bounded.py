@@ -51,7 +51,8 @@ class BoundedSettings(ModeSettings):
 class BoundedShard(WaitingShard):
     """A shard that bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
 
-    `max_staleness` s: no update is applied to a version more than s newer than the version from which it was computed.
+    `max_staleness` s: no update is applied to weights that are more than s versions newer than the weights from which it
+    was computed.
     A worker is under way from its pull to its push. It waits before its pull while s + 1 other workers are under way.
     It waits before its push if its update, applied now, would leave no order in which the other workers could push
     within the bound. The worker that pulled first never waits to push.
@@ -161,12 +162,18 @@ class BoundedShard(WaitingShard):
         return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return the version that each other worker under way has pulled, int64 [workers]; elsewhere _NOT_UNDER_WAY."""
+        """Return the versions that the other workers under way have pulled, int64 [workers].
+
+        The value is _NOT_UNDER_WAY for `worker`, for workers that are not under way, and for workers that count as dead.
+        """
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 
     @staticmethod
     def _of_others(worker: tf.Tensor, chosen: tf.Tensor, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
-        """Return `values`, int64 [workers], with `elsewhere` for `worker` and for workers that are not chosen."""
+        """Return `values` (int64 [workers]), with `elsewhere` as the value of `worker` and of workers not in `chosen`.
+
+        `chosen`: whether each worker is chosen, bool [workers].
+        """
         other = tf.range(values.shape[0], dtype=tf.int64) != worker
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
@@ -203,7 +210,10 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether the other workers under way could push within the bound from `version` on, in pull order."""
+        """Return whether all other workers that are computing a step could still push within the staleness bound.
+
+        This assumes that the shard is at `version`, and that these workers push in the order in which they pulled.
+        """
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way

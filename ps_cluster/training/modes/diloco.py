@@ -50,8 +50,8 @@ class DilocoSettings(OuterSettings):
         default=0.0,
         ge=0,
         le=1,
-        description="c in the paper: this share of the momentum moves the weights at each push, not only at every N-th. At "
-        "most 1 / N.",
+        description="The share of the momentum that moves the weights at each push, not only at every N-th push (c in the "
+        "paper); at most 1 / N.",
     )
 
 
@@ -108,7 +108,7 @@ class Diloco(OuterMode):
     """Asynchronous local SGD: each period of a worker becomes one outer step when it arrives."""
 
     name = "diloco"
-    says = "workers train by themselves for many steps; each such period is one outer step, as it arrives"
+    says = "each worker trains alone for many steps; each such period is applied as one outer step when it arrives"
     Settings = DilocoSettings
     cluster = ClusterShape(pins_workers=True)
     shard = DilocoShard
@@ -120,7 +120,10 @@ class Diloco(OuterMode):
         return fragments_graph(store, compute, config)
 
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
-        """Return N and c of `DelayedNesterov`. If a method gathers pushes, N counts changes of the weights."""
+        """Return N and c of `DelayedNesterov`.
+
+        If the staleness method gathers several pushes into one change of the weights, N counts these changes, not pushes.
+        """
         settings = DilocoSettings.of(config)
         gathered = METHODS[config.staleness.method].gathered_gradients(config) or 1
         return settings.momentum_every or (1 if gathered > 1 else config.cluster.workers), settings.momentum_spread
@@ -131,8 +134,8 @@ class Diloco(OuterMode):
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
-                f"mode.fragments: got true: it needs 2 or more parameter servers, at most mode.local_steps "
-                f"({settings.local_steps}), but got {servers}; and it needs mode.dynamic_steps=false"
+                f"mode.fragments: got true: it needs from 2 to {settings.local_steps} (mode.local_steps) parameter servers, and "
+                f"there {'is' if servers == 1 else 'are'} {servers}; it also needs mode.dynamic_steps=false"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):

@@ -68,7 +68,7 @@ class ElasticShard(ParameterShard):
     """A shard that holds the centre (the weights that are scored) and, for each worker, two vectors of weights.
 
     For worker i these are the weights after its last exchange, x_i, and the weights before that exchange, x. A pull
-    returns both, float32 [2, n]. A push contains the distance by which the worker's steps have moved x_i.
+    returns both, float32 [2, n]. A push contains the change of x_i by the worker's steps.
     """
 
     capabilities = Capabilities(vectors_given=2, slots_per_worker=2)
@@ -128,7 +128,7 @@ class LocalSteps(Compute):
         limits: PeriodLimits = WHOLE_PERIOD,
         rows: Rows = NO_ROWS,
     ) -> StepResult:
-        """Take all steps of one period. Instead of a gradient, return the distance by which the steps moved the weights.
+        """Take all steps of one period. Instead of a gradient, return the change of the weights by these steps.
 
         Args:
           weights: [2, n], the worker's weights after the last exchange, and those before it. The first gradient of the
@@ -138,7 +138,7 @@ class LocalSteps(Compute):
         own, before = tf.unstack(weights)
 
         def take(position: tf.Tensor, moved: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
-            # The distance is summed in float32, because the rounding of bfloat16 weights would lose a step of SGD.
+            # The change is summed in float32, because the rounding of bfloat16 weights would lose a step of SGD.
             there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
             here = tf.where(position == 0, before, there)
             result = self._step(step * self._local_steps + position, here, statistics)
@@ -155,7 +155,7 @@ class Elastic(LocalMode):
     """Asynchronous elastic averaging SGD."""
 
     name = "elastic"
-    says = "workers train weights of their own and exchange them with the centre"
+    says = "each worker trains separate weights; from time to time, these and the common centre move towards each other"
     Settings = ElasticSettings
     cluster = ClusterShape(
         pins_workers=True,

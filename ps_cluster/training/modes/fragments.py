@@ -19,7 +19,7 @@ from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import DispatchGraph, StepTimes, stacked, with_remainders, worker_columns
 from ps_cluster.training.worker_state import ErrorFeedback
 
-_APART = 1_000_003  # the distance between the seeds of two shards
+_APART = 1_000_003  # the difference between the seeds of two consecutive shards
 
 
 class FragmentedWorker:
@@ -80,8 +80,9 @@ class FragmentedWorker:
     def exchange(
         self, index: int, step: tf.Tensor, columns: WorkerColumns, needed: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Push the distance that shard `index` has moved since its last exchange, and load the values in the answer.
+        """Push the change of the worker's weights of shard `index`, and load the weights and statistics in the answer.
 
+        The change is that since the last exchange of this shard: the pulled weights minus the current weights.
         Returns a tensor to depend on, and the outcome of the push, int64 [].
         """
         part = self._shards[index]

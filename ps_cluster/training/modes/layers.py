@@ -34,14 +34,14 @@ class LayersSettings(SplitSettings):
         max_length=2000,
         description=(
             "Which layers are on which worker. LAYER=WORKER or LAYER=WORKER:GPU:0 places this layer and all later layers "
-            "on the worker; separate several by ','. With auto, the layers are balanced by their numbers of weights."
+            "on the worker; separate several places by ','. With auto, the layers are balanced by their numbers of weights."
         ),
     )
     micro_batches: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="Number of parts of a batch, which go through the workers one after the other.",
+        description="Number of parts into which each batch is cut. The parts go through the workers one after the other.",
     )
     soft_placement: bool = Field(
         default=True, description="Use a worker's processor if the worker lacks the device that was asked for."

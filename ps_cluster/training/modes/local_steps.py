@@ -28,12 +28,12 @@ from ps_cluster.training.worker_state import WorkerState
 
 def local_steps_field(default: int) -> Any:
     """Return the field `local_steps` of a mode's settings."""
-    says = "Steps that a worker takes by itself between two exchanges."
+    says = "Number of steps that a worker takes alone between two exchanges with the parameter servers."
     return Field(default=default, ge=1, le=1000, description=says)
 
 
 class LocalSettings(ModeSettings):
-    """The settings of a mode whose workers train by themselves between two exchanges."""
+    """The settings of a mode whose workers train alone between two exchanges with the parameter servers."""
 
     local_steps: int = local_steps_field(16)
 
@@ -50,8 +50,9 @@ class LocalMode(DefaultMode):
 class PeriodSoFar(NamedTuple):
     """The values that a local step of a period passes to the next step. The next step depends on all these values."""
 
-    # The value that `take` passes on. In mode elastic it is the distance moved, float32 [n]. In the other modes, whose
-    # weights are in variables, it is an int32 [] without a meaning: a step depends on it to run after the previous step.
+    # The value that `take` passes on. In mode elastic it is the change of the weights so far, float32 [n]. In the other
+    # modes, whose weights are in variables, it is an int32 [] without a meaning: a step depends on it to run after the
+    # previous step.
     passed_on: tf.Tensor
     statistics: tf.Tensor  # float32 [m]
     numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
@@ -75,7 +76,7 @@ def take_local_steps(
     take: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[StepResult, tf.Tensor]],
     goes_on: GoesOn | None = None,
 ) -> PeriodSoFar:
-    """Take the steps of a period from `first` up to `end`, one after the other.
+    """Take the steps of a period from `first` up to but not including `end`, one after the other.
 
     Args:
       keep: as for `Mode.worker_step`.

@@ -1,4 +1,4 @@
-"""The outer step of modes diloco and sync-diloco: Nesterov's momentum, applied to the distance that a period has moved.
+"""The outer step of modes diloco and sync-diloco: Nesterov's momentum, applied to the change of the weights in a period.
 
 The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
 (arXiv:2311.08105), algorithm 1; the asynchronous form is by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
@@ -34,7 +34,9 @@ class OuterSettings(LocalSettings):
 
 
 class DelayedNesterov(UpdateRule[RuleSettings]):
-    """The rule "delayed Nesterov" (Liu et al. 2024, algorithm 3). N is `every`, c `spread`, ε the rate, β the momentum.
+    """The rule "delayed Nesterov" (Liu et al. 2024, algorithm 3).
+
+    N is `every`, c is `spread`, ε is the outer rate, and β is the outer momentum. m and Δ are the slots.
 
       Δ ← Δ + g
       every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0

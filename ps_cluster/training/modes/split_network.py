@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class SplitSettings(ModeSettings):
-    log_placement: bool = Field(default=False, description="Print the device of each operation of a step.")
+    log_placement: bool = Field(
+        default=False,
+        description="Write the device of each operation of a step to metrics/placement.csv in the run directory.",
+    )
 
 
 def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape:

@@ -27,7 +27,7 @@ class SyncDiloco(OuterMode, SyncPs):
     """
 
     name = "sync-diloco"
-    says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
+    says = "each worker trains alone for many steps; the mean of a round's periods is applied as one outer step"
     Settings = SyncDilocoSettings
     has_tables = False  # a worker's local steps change all weights
     promise = replace(SyncPs.promise, takes_local_steps=True)

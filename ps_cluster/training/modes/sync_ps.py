@@ -41,8 +41,8 @@ class SyncPsSettings(ModeSettings):
         default=0.0,
         ge=0,
         le=3600,
-        description="How long an update still waits for the late gradients. Gradients that arrive within this time "
-        "count too. Needs mode.backup_workers.",
+        description="How long an update waits for late gradients after it has enough gradients. Gradients that arrive within "
+        "this time count too. Needs mode.backup_workers.",
     )
 
 
@@ -160,7 +160,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, as one dispatch per worker. If a worker gets two dispatches, the second does nothing."""
+    """Hands out rounds, as one dispatch per worker. If a worker gets two of them, the second one does nothing."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total

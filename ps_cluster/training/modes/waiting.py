@@ -4,9 +4,10 @@ The shard's critical section decides which worker may continue, so these modes w
 waits in the part of its graph that runs on the parameter server:
 
 1. An admission or a push makes an attempt in the critical section.
-2. If it has to wait, the section counts it, and it dequeues an element from a queue, which blocks no thread.
-3. Another push or the chief's tick calls `notify_all`, which enqueues an element for each counted worker. Each makes
-   another attempt.
+2. If the worker has to wait, the section counts it. Then the worker's graph dequeues an element from a queue, which
+   blocks no thread.
+3. Another push or the chief's tick calls `notify_all`, which enqueues an element for each counted worker. Each of these
+   workers makes another attempt.
 """
 
 from __future__ import annotations
@@ -78,12 +79,13 @@ class GraphCondition:
     ) -> tf.Tensor:
         """Run `attempt` in the critical section, and again after each notification while it returns `value`.
 
-        There is no timeout, so `notify_all` must be called regularly, as the chief does with each look.
+        There is no timeout, so `notify_all` must be called regularly. The chief's periodic tick does this.
 
         Args:
           value: the result that means "wait".
           attempt: returns a tensor of `dtype`, [].
-          needed: the tensors from outside the section that the attempt uses. The graph enters it when all have arrived.
+          needed: the tensors from outside the section that the attempt uses. The graph enters the section only when all
+            these tensors have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
