@@ -150,7 +150,8 @@ def _contradictions(
         yield f"a counter is negative, {table.min()}"
     if not steps.shape[1] or (steps[:, 0] > applied.below).any():
         yield (
-            f"the first open step of a shard is missing, or it is above {applied.below}, the first step that is not applied"
+            f"the first open step of a shard is missing, or it is above step {applied.below}, which is the first that is "
+            "not applied"
         )
     if len(waiting) > MOST_OPEN:
         yield f"{len(waiting)} rows wait for other shards, and at most {MOST_OPEN} can wait"
@@ -163,7 +164,7 @@ def _contradictions(
     if abs((gradients := sum(progress.tally.staleness.values())) - applied.count) > MOST_OPEN:
         yield f"{applied.count} steps are applied, but the staleness of {gradients} steps is recorded"
     if abs(scheduled.first_missing - (version := min(of_shard.version for of_shard in counts))) > MOST_OPEN:
-        yield f"update {scheduled.first_missing} is the first that was not handed out, but the weights have version {version}"
+        yield f"update {scheduled.first_missing} is the first that was not handed out, but the version is {version}"
     if abs(scheduled.end * config.steps_per_update - applied.below) > MOST_OPEN:
         yield f"{scheduled.end} updates were handed out, but step {applied.below} is the first that is not applied"
 

@@ -51,8 +51,8 @@ class BoundedSettings(ModeSettings):
 class BoundedShard(WaitingShard):
     """A shard that bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
 
-    `max_staleness` s: no update is applied to weights that are more than s versions newer than the weights from which it
-    was computed.
+    `max_staleness` s: no update is applied to weights that are more than s versions newer than those from which it was
+    computed.
     A worker is under way from its pull to its push. It waits before its pull while s + 1 other workers are under way.
     It waits before its push if its update, applied now, would leave no order in which the other workers could push
     within the bound. The worker that pulled first never waits to push.
@@ -164,7 +164,7 @@ class BoundedShard(WaitingShard):
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
         """Return the versions that the other workers under way have pulled, int64 [workers].
 
-        The value is _NOT_UNDER_WAY for `worker`, for workers that are not under way, and for workers that count as dead.
+        The value is _NOT_UNDER_WAY for `worker`, for workers that are not under way, and for workers that seem dead.
         """
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 

@@ -122,7 +122,7 @@ class Diloco(OuterMode):
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`.
 
-        If the staleness method gathers several pushes into one change of the weights, N counts these changes, not pushes.
+        If the staleness method gathers pushes into changes of the weights, N counts these changes, not the pushes.
         """
         settings = DilocoSettings.of(config)
         gathered = METHODS[config.staleness.method].gathered_gradients(config) or 1
@@ -134,8 +134,8 @@ class Diloco(OuterMode):
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
-                f"mode.fragments: got true: it needs from 2 to {settings.local_steps} (mode.local_steps) parameter servers, and "
-                f"there {'is' if servers == 1 else 'are'} {servers}; it also needs mode.dynamic_steps=false"
+                f"mode.fragments: got true: it needs from 2 to {settings.local_steps} (mode.local_steps) parameter servers, "
+                f"but cluster.parameter_servers is {servers}; it also needs mode.dynamic_steps=false"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):

@@ -1,4 +1,4 @@
-"""The outer step of modes diloco and sync-diloco: Nesterov's momentum, applied to the change of the weights in a period.
+"""The outer step of modes diloco and sync-diloco: Nesterov's momentum for the change of the weights in a period.
 
 The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
 (arXiv:2311.08105), algorithm 1; the asynchronous form is by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
