@@ -72,7 +72,11 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return the fingerprint that `to_json` in another task wrote as `text`. Raises Malformed if `text` is none."""
+        """Return the fingerprint that `to_json` in another task wrote as `text`.
+
+        Raises:
+          Malformed: the text is too long, or it is not a fingerprint.
+        """
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
         try:

@@ -9,7 +9,8 @@ gradients:
                   the weights
 
 A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
-the wire is not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
+the wire is not float32. Worker 0 also writes the checkpoints, the rows of progress, the ledger and the result.
+TF_CONFIG names the workers.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ def all_reduce_function(
         return [*mean(push.gradient), *mean(push.fresh)]
 
     def update(who: tf.Tensor) -> tf.Tensor:
-        """Apply one update; return this worker's row of the update. `who`: int64 [2], see `WorkerIdentity.both`."""
+        """Apply one update; return this worker's ledger row for it. `who`: int64 [2], see `WorkerIdentity.both`."""
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):

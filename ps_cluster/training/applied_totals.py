@@ -19,7 +19,7 @@ class AppliedTotals:
       examples: the number of examples in these steps.
       staleness: staleness → number of steps.
       bad_losses: the number of steps whose loss was NaN or infinite.
-      rows, row_values: see `ledger.WorkerColumns`.
+      rows, row_values: the sums of the ledger columns of these names (`ledger.WorkerColumns`).
     """
 
     def __init__(self, state: TallyState = TallyState()):
@@ -112,7 +112,7 @@ class AppliedTotals:
         )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
-        """Return the examples per second between the moment when every worker has had an update and the last update.
+        """Return the examples per second from the moment when every worker has had its first update to the last update.
 
         Before that moment, TensorFlow still builds the graph of some worker. Return None if no update came after that
         moment.

@@ -39,7 +39,10 @@ def processor_beside(device: str) -> str:
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device that computes the network, or None for the processor. Workers without it use the processor."""
+    """Return the device that computes the network, or None for the processor.
+
+    Workers that do not have this device use their processor.
+    """
     return FIRST_GPU if config.cluster.on_gpus else None
 
 

@@ -75,5 +75,5 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return, for each open dispatch, the pid of the process that pushed its newest update; None without update."""
+        """Return the pid of the process that pushed each open dispatch's newest update; None if there is none yet."""
         return [dispatch.pid for dispatch in self._open]

@@ -26,7 +26,10 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
-    """Return the number of the (local) update of a batch, int64 [], counted from 0, and the number of all updates."""
+    """Return the number of the update to which a batch belongs, int64 [], from 0, and the number of all updates.
+
+    With local steps, these are the updates of a worker's local weights.
+    """
     return number_in_lockstep(config, batch), total_batches // config.steps_per_update
 
 
@@ -72,7 +75,7 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
 
 
 def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates: int) -> tf.Tensor:
-    """Return the factor of the peak learning rate at `update` (int64 [], from 0), float32 [].
+    """Return the factor by which the peak learning rate is multiplied at `update` (int64 [], from 0), float32 [].
 
     The factor rises linearly from `start_factor` to 1 during the warm-up. After that, the schedule determines it.
     """

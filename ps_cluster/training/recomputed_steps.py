@@ -176,7 +176,7 @@ class RecomputedSteps:
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
-        """Return the loss of a batch, [], by Keras's function for the objective, or by the loss given to compile()."""
+        """Return the loss, [], of a micro-batch: Keras's loss for the objective, or the loss given to compile()."""
         rows, weights = examples.target, examples.weights
         targets = self._judge.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing

@@ -61,7 +61,9 @@ class Reporter:
                 self._show_staleness(self._tensorboard, last=phase == "ended")
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
-            say(DISK_REFUSES(f"training continues, but a row can't be written: {one_line(str(error), 200)}"))
+            say(
+                DISK_REFUSES(f"training continues, but a row of progress can't be written: {one_line(str(error), 200)}")
+            )
 
     def saving(self) -> None:
         """Write the last row again, with phase "saving". Any thread may call this."""

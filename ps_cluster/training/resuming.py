@@ -133,7 +133,7 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
 def _contradictions(
     found: Checkpoint, progress: ProgressState, scheduled: StepSet, config: RunConfig, run_dir: RunDir
 ) -> Iterator[str]:
-    """Yield contradictions between numbers of a checkpoint. Use only the first: each check relies on those before."""
+    """Yield contradictions between numbers of a checkpoint. Use only the first: later checks rely on earlier ones."""
     leaders, applied, steps = found.meta.leaders, progress.applied, found.arrays[ACCEPTED_STEPS]
     table, waiting = found.arrays[COUNTERS], found.arrays[WAITING]
     counts = counts_of(table)

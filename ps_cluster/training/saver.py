@@ -280,7 +280,7 @@ class Saver:
         return Extent.CHANGED if self._full and is_small else Extent.FULL
 
     def _read_state(self, extent: Extent, since: FullState | None) -> checkpoints.Checkpoint:
-        """Read the state from the servers, check it for divergence, and print the lines about it."""
+        """Read the state from the servers, check it for divergence, and print the lines of `lines_of` about it."""
         found = self._ledger_reader.snapshot(extent)
         pieces = {name: array for name, array in found.items() if isinstance(array, Pieces)}
         arrays = {name: array for name, array in found.items() if not isinstance(array, Pieces)}
@@ -376,8 +376,8 @@ def check_disk(
     if kept * state_bytes > (room := free_bytes(run_dir.root) + there):
         raise UserError(
             f"checkpoints.keep: got {config.checkpoints.keep}: with the snapshots and the best checkpoint, the run "
-            f"keeps {kept} states of {state_bytes / 1e9:.2f} GB, but '{run_dir.root}' has room for {room / 1e9:.2f} "
-            "GB: keep fewer, or choose another run directory"
+            f"keeps {kept} states of {state_bytes / 1e9:.2f} GB each, but '{run_dir.root}' has room for only "
+            f"{room / 1e9:.2f} GB: keep fewer checkpoints, or choose another run directory"
         )
 
 

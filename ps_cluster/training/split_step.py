@@ -25,8 +25,9 @@ from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping
 
 
 class SplitStep(TrainStep):
-    """Computes a step with a vector of weights for each part of a network. As in GPipe, a batch may be cut into micro-batches.
+    """Computes a step of a network that is cut into parts, each of which has a vector of weights.
 
+    As in GPipe, a batch may be cut into micro-batches.
     The gradient is the mean over the micro-batches (Huang et al. 2019, arXiv:1811.06965, section 2.2). Normalisation
     uses the statistics of each micro-batch, and the moving statistics are updated with their mean (section 2.3 there).
     """

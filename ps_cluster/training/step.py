@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The index and pid of a worker: int64 [] each in the graph that the worker runs, or plain numbers elsewhere."""
+    """The index and pid of a worker: an int64 [] each in the graph that the worker runs, Python numbers elsewhere."""
 
     worker: tf.Tensor | int
     pid: tf.Tensor | int
@@ -181,7 +181,8 @@ class TrainStep(Compute):
         """Return the rows of embedding tables that a batch needs. `batch`: its number, int64 []."""
         if not self._network.tables:
             return NO_ROWS
-        # At the end of a dispatch, a worker has no next step. It asks for the rows of a step -1, and no rows are sent.
+        # At the end of a dispatch, a worker has no next step, so this method is called for step -1 (NO_STEP). It
+        # returns the rows of batch 0, but the servers send no rows for this step.
         batch = tf.maximum(batch, tf.zeros_like(batch))
         packed = self.packed(self._drawn(batch))
         inputs = self.batch(batch, packed).inputs

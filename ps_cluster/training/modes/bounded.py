@@ -158,7 +158,7 @@ class BoundedShard(WaitingShard):
         return tf.logical_and(alive, tf.logical_or(remaining > 0, tf.logical_not(ending)))
 
     def _alive(self) -> tf.Tensor:
-        """Return which workers have sent a message within the lease, bool [workers]."""
+        """Return for each worker whether it has sent a message within the lease, bool [workers]."""
         return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:

@@ -97,7 +97,10 @@ class DilocoShard(ParameterShard):
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of the nonzero speeds in each row (of two speeds, the lower), float64 [k]; 0 if all are 0."""
+    """Return the median of each worker's known speeds (of two speeds, the lower one), float64 [k]; 0 if none is known.
+
+    `measured`: float64 [k, MEASURED], the speeds of k workers. 0 stands for a speed that is not known.
+    """
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)

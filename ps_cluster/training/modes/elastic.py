@@ -54,12 +54,13 @@ class ElasticSettings(LocalSettings):
         default=0.9,
         gt=0,
         le=1,
-        description="An exchange moves worker and centre towards each other by the share beta / workers of their distance.",
+        description="An exchange moves a worker's weights and the centre towards each other, both by beta / workers of their "
+        "difference.",
     )
 
 
 def moving_rate(config: RunConfig) -> float:
-    """Return the share of their distance by which an exchange moves worker and centre towards each other."""
+    """Return the share of their difference by which an exchange moves a worker's weights and the centre."""
     settings = ElasticSettings.of(config)
     return settings.beta / config.cluster.workers
 

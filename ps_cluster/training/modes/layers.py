@@ -60,7 +60,7 @@ class LayersSettings(SplitSettings):
 
     @property
     def devices(self) -> Mapping[int, str]:
-        """Worker → the device that the settings ask for, without workers for which they name no device."""
+        """The devices that the setting `placement` names: worker → device. Workers without a device are left out."""
         return {place.worker: place.device for place in self.places if place.device}
 
 

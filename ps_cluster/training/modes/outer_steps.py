@@ -102,7 +102,10 @@ class OuterMode(LocalMode):
         return RecomputedLocalPeriods
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
-        """Return the result of `DelayedNesterov`, computed with numpy. With rounds, the gradient is the mean of a round."""
+        """Return the result of `DelayedNesterov`, computed with numpy.
+
+        In a mode with rounds, the gradient is the mean of the gradients of a round.
+        """
         settings, (every, spread) = OuterSettings.of(config), self.delay_of_momentum(config)
         beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
         gradient, momentum = parts.shared_gradient, parts.slots["momentum"]

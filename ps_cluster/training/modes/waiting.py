@@ -48,7 +48,7 @@ _NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 
 
 class GraphCondition:
-    """A condition variable on a parameter server. Graphs wait in it, without a thread, until a graph notifies them.
+    """A condition variable on a parameter server. Graphs wait in it, without a thread, until another one notifies them.
 
     It works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section, to do
     what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element, which
