@@ -216,7 +216,7 @@ def _connect(
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph that runs a number of updates, and sends the worker's request to the other workers.
+    """Return the graph that runs several updates, and then exchanges the requests and digests of all workers.
 
     Its arguments are the number of updates, int32 [], and the request, float64 []. It returns float64 [1 + workers].
     The first element of the result is the sum of all workers' requests. The other elements are digests of the weights

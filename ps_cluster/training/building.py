@@ -147,7 +147,7 @@ def make_network(
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     matrices = tuple(network.weights.matrices(config.optimizer.matrix_patterns))
-    # Each batch of a step keeps the share `keep` of the statistics that the previous batch has left.
+    # Each batch of a step keeps the share `keep` of the statistics, so a step keeps a power of this share.
     keep = network.keep**config.batches_per_step
     return network, InitialState(
         weights, factors, statistics, keep, matrices, tables=tables.take_values(), keyed=tables.keyed_parts()

@@ -307,7 +307,8 @@ class Chief:
                 moved = clock()  # during a check that saves a state, the chief does not see new updates
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates are under way, and none has ended within {limit_s:.0f} s"
-                # Without a launcher, only this process can save the finished updates. All other updates are computed again.
+                # Without a launcher, only this process can save the finished updates, so it does not end with an error.
+                # If another leader follows, it computes all other updates again.
                 if self._lost_after_s < math.inf:
                     self._progress.leaves = True
                     return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")

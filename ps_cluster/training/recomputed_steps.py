@@ -183,7 +183,7 @@ class RecomputedSteps:
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
         judge = type(self._judge)
         if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):
-            # A loss of compile() has no second implementation, so the same one is used here.
+            # A loss of compile() has no second implementation to compare with, so the worker's one is used here.
             return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
         targets = self._judge.of_prediction.scaled(targets)
         if judge is ClassificationJudge:
@@ -212,7 +212,7 @@ class RecomputedSteps:
             of_labels = np.asarray(class_weights(config.training.class_weights, spec.classes), np.float32)[target]
             weights = of_labels if weights is None else weights * of_labels
         vary = DATASETS[config.data.dataset].augmentation()
-        if vary is not None and vary is not augment.augment:  # a user's augmentation has no second implementation
+        if vary is not None and vary is not augment.augment:  # a user's augmentation, used as it is
             of_batch = Batch(seed, tf.constant(batch, tf.int64), *map(tf.constant, (examples.ids, examples.epochs)))
             varied_inputs = vary(
                 {name: tf.constant(rows) for name, rows in inputs.items()}, of_batch, spec, config.data

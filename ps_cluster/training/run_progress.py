@@ -96,7 +96,7 @@ class RunProgress:
         self._joiner = ShardJoiner(config.shards, shared=config.mode_kind.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
-        self._handing_out = threading.Lock()  # the chief hands out steps in one thread and counts them in another
+        self._handing_out = threading.Lock()  # the chief hands out steps in one thread and reads the ledger in another
         self._tally = AppliedTotals()
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last row of progress
         self._looks: deque[_Look] = deque()  # within RATE_WINDOW_S

@@ -71,7 +71,8 @@ class DilocoShard(ParameterShard):
             with tf.device(device):
                 # The speeds of each worker, in steps per second, the newest first; 0 where there is none yet.
                 self._speeds = tf.Variable(tf.zeros([config.most_workers, MEASURED], tf.float64))
-                self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version at its newest push
+                # The version at each worker's newest push.
+                self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))
 
     def apply_or_drop(self, push: Push) -> tf.Tensor:
         if not self.capabilities.limits_batches:

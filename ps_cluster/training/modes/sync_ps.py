@@ -85,7 +85,7 @@ class RoundShard(WaitingShard):
             self._fresh_sum = tf.Variable(tf.zeros_like(self.statistics))
             self._summed = tf.Variable([0], dtype=tf.int64)  # the number of gradients in the open round
             self._rate = tf.Variable([0.0])  # the learning rate of the open round
-            # The wait for late gradients, on the clock of the ticks.
+            # The seconds that the open round has waited for late gradients, measured by the ticks.
             self._waited_s = tf.Variable(0.0, dtype=tf.float64)
 
     @property

@@ -28,7 +28,7 @@ class Width(SplitNetwork):
     says = "the units or filters of each wide layer are spread over all workers"
     Settings = WidthSettings
     cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each worker has different units")
-    # No worker knows the norm of a variable's gradient either.
+    # The variables of a wide layer are cut too, so no worker knows the norm of the gradient of such a variable.
     unused_settings = SplitNetwork.unused_settings | {"optimizer.clip_norm"}
 
     def cut(
