@@ -119,8 +119,6 @@ def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
 def draw(record: Path) -> None:
     """Print the best choices of the trials that a record has."""
     rows = [row for network in SEARCHED for row in rows_of(network, record)]
-    if not rows:
-        raise UserError(f"--record: '{record}' has no complete search yet: run the search without --draw first")
     print_table(keep(record.with_name("default_rates.json"), rows, COLUMNS))
 
 

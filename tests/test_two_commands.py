@@ -114,7 +114,10 @@ def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_truste
             result = CliRunner().invoke(main, list(map(str, words[trusted])))
         finally:
             os.environ["PS_CLUSTER_CACHE"] = before
-    assert result.exit_code == 2 and f"yaml' belongs to another user (uid {SOMEBODY}): copy" in result.stderr
+    assert (
+        result.exit_code == 2
+        and f"yaml' belongs to another user (uid {SOMEBODY}): if you trust it, copy" in result.stderr
+    )
     assert f"everybody on this machine may write to '{folder}'" in result.stdout
 
 

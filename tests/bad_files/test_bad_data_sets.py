@@ -72,7 +72,7 @@ PACKED = [
     ("has 10^30 images", manifest(train_examples=10**30), "train_examples"),
     ("has rows of a terabyte", manifest(target={"dtype": "uint8", "shape": [2**40]}), "target.shape.0"),
     ("has a class that clears the terminal", manifest(classes=["\x1b[2J"]), "classes.0"),
-    ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "bytes"),
+    ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "sizes of the files"),
     ("is nested", lambda run: manifest()(run) or (run / "packed/dataset.json").write_text("[" * 10**5), "too deep"),
     ("has a pipe for images", lambda run: manifest()(run) or pipe("packed/train_image.uint8")(run), "a regular file"),
 ]

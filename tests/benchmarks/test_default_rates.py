@@ -4,12 +4,11 @@ from math import log2
 
 import pytest
 
-from benchmarks import default_rates, staleness_chart
+from benchmarks import staleness_chart
 from benchmarks.default_rates import SEARCHED, arms_of, rows_of
 from benchmarks.records import keep
 from benchmarks.trials import COLUMNS, Choice
 from ps_cluster.config import build_config
-from ps_cluster.errors import UserError
 
 
 def searched(arm, best, score, tmp_path):
@@ -46,6 +45,3 @@ def test_a_rule_is_listed_when_its_search_is_complete(tmp_path):
     assert rows_of("mlp", record) == [
         {"network": "mlp", "modes": "sync, sync-ps", "rule": "muon", "chosen": "0.02, 0.5", "score": 60.0}
     ]
-    keep(empty := tmp_path / "empty.json", [], COLUMNS)
-    with pytest.raises(UserError, match="--record: '.*empty.json' has no complete search yet"):
-        default_rates.draw(empty)

@@ -163,7 +163,7 @@ def test_a_run_that_asks_for_files_says_in_its_settings_which_rows_each_worker_h
          "shard:worker"),
         ([40], {"training.sample": "files:worker", "cluster.workers": 2},
          "got 'files:worker': data set 'table:.*' is not a table in several files: take shard:worker"),
-        ([40], {"training.sample": "rows:10,50", "cluster.workers": 2}, "got 'rows:10,50': there are 36 training examples"),
+        ([40], {"training.sample": "rows:10,50", "cluster.workers": 2}, "got 'rows:10,50': there are only 36 training"),
     ],
 )  # fmt: skip
 def test_rows_of_workers_that_do_not_fit_the_data_are_refused(tmp_path, parts, values, told):

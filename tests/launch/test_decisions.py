@@ -462,8 +462,8 @@ SCALING = {
 
 WORSE = [(3, scored(1, 0.6)), (4, scored(2, 0.5)), (5, scored(3, 0.6))]
 OUT_OF_PATIENCE = (
-    "stopping early: test accuracy has not become better in 2 scored checkpoints in a row up to step 3, the best is that of "
-    "step 1; no new steps"
+    "stopping early: test accuracy has not become better in 2 scored checkpoints in a row up to step 3; the best value is "
+    "that of step 1; no new steps"
 )
 ALL_AT_ONCE = (0.5, *(event for _, event in WORSE))
 

@@ -61,7 +61,7 @@ def test_a_port_that_is_kept_to_an_interface_is_told_in_fewer_words_than_an_open
     kept, opened, firewall = [], [], Firewall()
     guard_port("interface=lo", HERE.port(PS), HERE.addresses, kept.append, firewall)
     guard_port("auto", HERE.port(PS), HERE.addresses, opened.append)
-    assert len(kept) == 1 and "port 2222: only lo" in kept[0] and len(kept[0]) < len(opened[0])
+    assert len(kept) == 1 and "port 2222: only connections through lo" in kept[0] and len(kept[0]) < len(opened[0])
     (rules,) = firewall.rules
     assert 'tcp dport 2222 iifname != { "lo", "lo" } drop' in rules
     assert all(f"{end}," in rules for end in ("127.0.0.1 . 2221", "127.0.0.2 . 2222", "127.0.0.1 . 2223"))

@@ -67,6 +67,6 @@ def test_the_file_has_the_name_of_the_data_set_unless_another_is_given(tmp_path,
 
 
 def test_a_variation_that_does_not_fit_the_images_is_refused_before_a_file_is_written(tmp_path, dataset):
-    with pytest.raises(UserError, match="data.augmentation.crop_padding_pixels: got 32: images of 32x32"):
+    with pytest.raises(UserError, match="crop_padding_pixels: got 32: it has to be at most 31 for images of 32x32"):
         write_data_page(dataset, settings(crop_padding_pixels=32), tmp_path / "mine.html", seed=0)
     assert not (tmp_path / "mine.html").exists()

@@ -258,7 +258,7 @@ def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory
 def test_a_value_that_no_row_can_have_is_a_problem_though_its_checksum_is_right(run, column, value):
     run.rows[1][column][5] = value
     proof = run.proof()
-    assert f"has {column} " in proof.problems[0]
+    assert f"in column '{column}'" in proof.problems[0]
 
 
 WORKERS = [0, 1, 3, 2, 4, 0]

@@ -31,7 +31,7 @@ def test_a_run_that_never_trained_blocks_no_name_and_one_that_has_names_resume(t
     (tmp_path / "launcher.log").rename(run.launcher_log)
     run.journal(0, 1).parent.mkdir(parents=True)
     run.journal(0, 1).write_bytes(b"row")
-    with pytest.raises(UserError, match="continue it with --resume"):
+    with pytest.raises(UserError, match="continue its run with --resume"):
         check_unused(tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
     rule = {"optimizer.rule": "adagrad"}
     needs = memory.table_bytes(config(**rule), tables.size)
     line = memory.check_memory(config(**rule), FlatNetwork(model, tables=tables), spec, FreeMemory(needs))
-    assert "for embedding tables of 0.00 GB" in line and "--no-evaluator" in line and "cluster.workers" not in line
+    assert "0.0 GB are for the embedding tables" in line and "--no-evaluator" in line and "cluster.workers" not in line
 
 
 @pytest.mark.parametrize(

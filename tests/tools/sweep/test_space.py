@@ -39,7 +39,7 @@ def test_a_range_between_whole_numbers_has_only_whole_numbers():
     [
         ("1..0.1", "the first number must be the smaller one"),
         ("0..1:log", "above 0"),
-        ("0..1:101", "from 2 to 100"),
+        ("0..1:101", "has to be between 2 and 100"),
         ("a..b", "not a finite number"),
         ("nan..1", "not a finite number"),
         ("5,5", "different values"),
