@@ -145,7 +145,7 @@ MUTANTS = {
     "a row is there twice": (Trained.with_a_row_twice, "already had a row"),
     "rows are swapped": (Trained.with_rows_swapped, "version"),
     "a step that nobody handed out": (lambda run, at: run.put(at, -1, "step", 777), "step 777|steps that were never"),
-    "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "has staleness -1"),
+    "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "impossible value -1 in column 'staleness'"),
     "staleness of the version": (
         lambda run, at: run.put(at, 2, "staleness", run.rows[at]["version"][2]),
         "has staleness .* but its update produced version",
