@@ -35,9 +35,9 @@ class ByteLm(Network[ByteLmSettings]):
         "divided": {"optimizer": {**ADAM, "learning_rate": 0.001}},
         "modes": [  # docs/results.md, "Rates by mode"
             *found("async", "bounded", batch=16, learning_rate=0.01, momentum=0.9),
-            *found("sync", "sync-ps", batch=16, learning_rate=0.04, momentum=0.9),
+            *found("sync", "sync-ps", batch=16, learning_rate=0.08, momentum=0.5),
             *found("single", workers=1, batch=16, learning_rate=0.04, momentum=0.9),
-            *found("single", workers=1, batch=48, learning_rate=0.04, momentum=0.9),
+            *found("single", workers=1, batch=48, learning_rate=0.08, momentum=0.5),
         ],
     }  # fmt: skip
 
