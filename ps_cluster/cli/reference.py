@@ -92,7 +92,7 @@ def _section(name: str, model: type[BaseModel]) -> Schema:
 
 
 def names_schema(choice: Choice[Named], found: Schema) -> Schema:
-    """Return the schema of the key that chooses a section's further settings."""
+    """Return the schema of the key whose value decides which further settings its section has, e.g. `mode.name`."""
     described = {key: value for key, value in found.items() if key == "description"}
     return {"anyOf": [{"enum": own_names(choice)}, {"type": "string", "pattern": _PATH}], **described}
 

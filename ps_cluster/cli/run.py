@@ -166,7 +166,7 @@ def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) 
     config = resolved.config
     if split and config.mode_kind.cluster.splits != split:
         splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
-        raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
+        raise UserError(f"--split: got '{split}', but {splits}: leave out --split or the mode")
     return resolved
 
 

@@ -326,7 +326,10 @@ class Classification(Objective):
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return which pairs belong to the second of two classes, such as the clicks. Return None for more classes."""
+        """Return which pairs a ranking has to find, bool [N]: those with the second of two classes, e.g. the clicked ones.
+
+        Return None if there are more classes.
+        """
         return target == 1 if len(spec.classes) == 2 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -347,7 +350,7 @@ class Classification(Objective):
         return f"{outputs:,} classes"
 
     def output_counts(self, spec: ExampleSpec) -> tuple[int, ...]:
-        """Return the number of classes. For two classes, also return 1, because one output is enough."""
+        """Return the allowed numbers of outputs: the number of classes, and for two classes also 1."""
         return (2, 1) if spec.outputs == 2 else (spec.outputs,)
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:

@@ -103,8 +103,8 @@ class ClusterSettings(Section):
         "workers never wait for each other, but not in `compare`."
     )
     gpus: Literal["none", "auto"] = Field(
-        description="Compute the network on GPUs. auto: the workers get the machine's GPUs in turn. Parameter servers, "
-        "chief and evaluator stay on processors."
+        description="Compute the network on GPUs. auto: each worker gets one of the machine's GPUs, and several workers "
+        "share a GPU if there are fewer. Parameter servers, chief and evaluator stay on processors."
     )
     lost_after_seconds: float = Field(
         ge=1,
@@ -413,7 +413,7 @@ class RunConfig(Section):
 
     @property
     def least_workers(self) -> int:
-        """The fewest processes that compute gradients after `ps-cluster scale`."""
+        """The smallest number of processes that compute gradients to which `ps-cluster scale` can reduce the run."""
         least = None if self.mode_kind.cluster.fixed_workers else self.cluster.min_workers
         return least or self.training_workers
 

@@ -83,7 +83,7 @@ class Choice(Generic[Kind]):
         return value_in(layer, self.section, self.key)
 
     def chosen_in(self, layer: Mapping[str, Any]) -> Kind | None:
-        """Return the object that a layer chooses, or None if the layer does not name an existing object.
+        """Return the object (a mode, a network, …) that a layer of settings names; None if there is none of this name.
 
         Raises:
           UserError: the object can't be loaded.

@@ -93,7 +93,7 @@ def variables(environment: Iterable[str]) -> list[str]:
 def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without the variables that set settings, for a command whose settings are already decided.
 
-    The variable of the isolation stays, because its strictest value always wins.
+    The variable for `cluster.isolation` stays, because the strictest value of this setting always wins.
     """
     return {
         name: value
@@ -103,7 +103,7 @@ def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
-    """Return the layer of the command's options. `overrides`: dotted key → value."""
+    """Return the command's options as a layer of settings. `overrides`: dotted key → value."""
     return NamedLayer(OPTIONS, trust_names(nested(overrides), Path.cwd()))
 
 

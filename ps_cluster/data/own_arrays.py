@@ -184,7 +184,7 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
 
 
 def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: Mapping[str, Sized]) -> None:
-    """Raise Malformed if a split of `found` has no inputs, or if its inputs have a different number of rows."""
+    """Raise Malformed if a split of `found` has no inputs, or if its inputs have another number of rows than `found`."""
     for split, rows in found.items():
         if split not in inputs:
             raise Malformed(f"there is {what}_{split}, but x_{split} is missing")

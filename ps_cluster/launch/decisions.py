@@ -252,7 +252,7 @@ class Decisions:
         return (Scale(tuple(start), tuple(stop)),)
 
     def scaled(self, request: Scale, refused: Sequence[TaskExit], now_s: float) -> Actions:
-        """Answer the request of a user, because `Scale` was carried out.
+        """Return the answer to a user's request, after the action `Scale` was carried out.
 
         `refused`: the workers that the machine has refused to start. Report them to `task_died` first, which either plans
         to start them again or gives them up.
@@ -404,7 +404,10 @@ class Decisions:
         return (Kill(task),)
 
     def _take_unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
-        """Return each task, with its pid, whose process still exists long after it was killed. Return it only once."""
+        """Return the tasks, with their pids, whose processes still exist long after they were killed.
+
+        Each process is returned only once.
+        """
         self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
         keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
         for key in keys:

@@ -26,7 +26,10 @@ class Origin:
     index: str
 
     def field(self, kind: str = "") -> str:
-        """Return the name of the field for task type `kind`; without `kind`, that of the field with all task types."""
+        """Return the name of the field with the addresses of task type `kind`.
+
+        If `kind` is empty, return the name of the field that contains all task types.
+        """
         return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
 
 
@@ -105,7 +108,7 @@ class ClusterTopology:
 
     @property
     def leader(self) -> Task:
-        """The task that writes checkpoints, rows and the result, and ends with training."""
+        """The task that writes checkpoints, rows and the result. Its process ends when training ends."""
         return Task(leader_type(self.cluster), 0)
 
     def computes_gradients(self, task: Task) -> bool:

@@ -40,7 +40,9 @@ _THRESHOLDS, _THRESHOLDS_OF_LABELS = 2000, 200
 
 
 class Judge(ABC):
-    """A judge of a network's outputs, float32 [B, outputs] or several such tensors. All results are float32.
+    """Computes the loss, the metrics and the predictions from a network's outputs. All results are float32.
+
+    The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
       of_prediction: a judge that sees only the predicted output and its target.

@@ -46,7 +46,10 @@ def is_of_keras(found: object) -> bool:
 
 
 def compares_numbers(loss: keras.Loss | Callable[..., Any]) -> bool | None:
-    """Return whether a loss of Keras, an object or a function, compares numbers; None if the loss is not of Keras."""
+    """Return whether a loss of Keras, an object or a function, compares numeric targets with predictions (not classes).
+
+    Return None if the loss is not of Keras.
+    """
     function = wrapped_by(loss) or loss
     return function in _OF_NUMBERS if is_of_keras(function) else None
 

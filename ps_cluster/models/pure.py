@@ -89,8 +89,8 @@ class PureScope(keras.StatelessScope):
         """Raise ValueError if the pass read a variable without a given value, or changed one outside of `may_change`.
 
         `may_change`: the variables that the pass may change: the model's statistics and the states of its seeds. The
-        error names the wrong variable. It is raised here and not during the pass, because Keras adds a long text to an
-        error within a layer.
+        error names the variable that was read or changed. It is raised here and not during the pass, because Keras adds
+        a long text to an error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:

@@ -65,9 +65,11 @@ def _check_class(model: keras.Model) -> None:
         if layer.compute_dtype == "float16":
             raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: use bfloat16")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
-            raise ValueError(f"layer '{layer.name}' has synchronized=True, which is not supported here: leave it out")
+            raise ValueError(f"layer '{layer.name}' has synchronized=True, which is not supported here: remove it")
         if getattr(layer, "stateful", False):
-            raise ValueError(f"layer '{layer.name}' has stateful=True, but workers can't share its state: leave it out")
+            raise ValueError(
+                f"layer '{layer.name}' has stateful=True, but workers can't share its state: remove stateful=True"
+            )
         if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
             raise ValueError(
                 f"layer '{layer.name}' has renorm=True, but workers can't share its statistics: leave it out"
@@ -98,8 +100,8 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
     last = last_activation(scores)
     if is_marked(model, PROBABILITIES) and not has_loss(model):
         raise ValueError(
-            "it returns the probabilities of a saved model: compile() it with the loss that the saved model was "
-            "trained with"
+            "it returns the probabilities of a saved model, but has no loss: compile() it with the loss that the saved "
+            "model was trained with"
         )
     if last is None or not OBJECTIVES[spec.objective].has_accuracy:
         return

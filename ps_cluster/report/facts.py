@@ -1,4 +1,4 @@
-"""Describe a run that has ended as pairs of a label and a text, for the closing table and the page of results."""
+"""Describe a finished run by pairs of a label and a text, for the closing table and the page of results."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _with_rows(one: ListedRun, run_dir: RunDir) -> ListedRun:
 
 
 def _with_score(one: ListedRun, score: MetricValues) -> ListedRun:
-    """Return the entry with the values of a score."""
+    """Return a copy of an entry whose score fields have the values of `score`."""
     return replace(
         one,
         test_accuracy=score.test_accuracy,

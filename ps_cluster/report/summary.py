@@ -341,5 +341,5 @@ def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
     except FileNotFoundError:
         return None
     except UserError as error:
-        notify(f"the summary is written without a file: {error}")
+        notify(f"the summary lacks the contents of a file: {error}")
         return None

@@ -37,7 +37,9 @@ class ChangedVector:
         bounds = np.concatenate([[0], ranges.reshape(-1), [len(full)]])
         lengths = np.diff(ranges).reshape(-1)
         if ranges.shape[1] != 2 or (np.diff(bounds) < 0).any() or lengths.sum() != len(values):
-            raise Malformed("the ranges of its changed numbers do not fit the full state or these numbers")
+            raise Malformed(
+                "the ranges of its changed numbers do not fit the full state, or not the number of changed numbers"
+            )
         self.shape = full.shape
         self._full, self._ranges, self._values = full, ranges, values
         self._places = np.concatenate([[0], np.cumsum(lengths)])  # where each range begins in `values`, and the end

@@ -65,7 +65,7 @@ class LogFormat:
     is_text: ClassVar[bool] = True
 
     def line(self, line: Line, prefix: str = "") -> str:
-        """Return a line without control characters and newline. `prefix`: text before the line, only for people."""
+        """Return a line without control characters and without a newline. `prefix`: text before it; lines as JSON omit it."""
         return prefix + printable(str(line))
 
     def failure(self, error: BaseException) -> str:

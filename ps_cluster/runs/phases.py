@@ -71,7 +71,9 @@ def phase_seconds(rows: np.ndarray) -> Phases[np.ndarray]:
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each of GAPS before a step began and when the last gap ended, float64 [gaps + 1, steps], unix seconds.
+    """Return the start times of the GAPS that precede each step, and the end of the last gap.
+
+    The times are unix seconds, float64 [gaps + 1, steps].
 
     A worker is free from its previous update on. Before its first step it is free from the time when the first worker
     asked for parameters. The gap "dispatch" begins as soon as the worker is free and the dispatch is scheduled.
@@ -92,7 +94,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
 
 
 def time_shares(rows: np.ndarray) -> dict[int, TimeShares]:
-    """Return how each worker spent its time, by the index of the worker. Without rows there are no workers."""
+    """Return how each worker spent its time, by the index of the worker. It is empty if there are no rows."""
     times, gaps = phase_times(rows), gap_times(rows)
     by_worker = {}
     for worker in np.unique(rows["worker"]):

@@ -90,7 +90,7 @@ class ExpectedRows:
 
 
 class FactorsOfRates:
-    """The factors of learning rates (server/rate_of_more_workers.py), computed only from the workers in the rows."""
+    """Recomputes the factors of server/rate_of_more_workers.py, only from the numbers of workers in the ledger's rows."""
 
     def __init__(self, begun_with: int):
         self._begun = begun_with

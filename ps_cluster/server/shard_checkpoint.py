@@ -142,7 +142,7 @@ class ShardCheckpoint:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array of a snapshot, by name. For the arrays of the ledger it is ()."""
+        """The shape of each array of a snapshot, by name. For the arrays of the ledger, () is a placeholder."""
         rows = sum(table.size for table in self._shard.tables)
         found = {name: tuple(variable.shape) for name, variable in self._shard.state.items()}
         found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}

@@ -87,7 +87,7 @@ def train(job: TrainingJob) -> None:
     session.start()
 
     def longest_round_s() -> float:
-        """Return the seconds without a finished round after which another worker counts as lost."""
+        """Return for how many seconds no round may finish before another worker counts as lost."""
         limit_s = threading.TIMEOUT_MAX if lost_after_s is None else lost_after_s
         return max(limit_s, session.progress.longest_wait_seconds)
 

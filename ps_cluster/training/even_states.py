@@ -62,7 +62,7 @@ class EvenStates:
             self._end_rest()
 
     def give_up(self) -> None:
-        """End a pause, if there is one, although it has led to no even state. The next pause comes later."""
+        """End the pause, if there is one, although no even state was reached. The next pause comes after the usual time."""
         if self.rests:
             self._end_rest()
 

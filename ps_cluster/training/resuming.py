@@ -158,7 +158,7 @@ def _contradictions(
     if not np.isin(waiting[:, 0], np.arange(config.shards)).all():
         yield f"a waiting row belongs to none of the {config.shards} shards"
     if not _are_rows(waiting[:, 1:]):
-        yield "a row that waits has an impossible value"
+        yield "a row of the ledger that waits for other shards has an impossible value"
     if applied.count > min(accepted):
         yield f"{applied.count} steps are applied, but a shard has accepted only {min(accepted)}"
     if abs((gradients := sum(progress.tally.staleness.values())) - applied.count) > MOST_OPEN:

@@ -109,7 +109,7 @@ class UpdateSampler:
                 armed.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
     def _is_over(self, armed: _Armed) -> bool:
-        """Return whether every shard has applied the update of a place, or training has passed that update long ago."""
+        """Return whether every shard has applied the update for which a place is reserved, or has passed it long ago."""
         fewest = min(map(len, armed.rows))
         if self._steps_per_update == 1:
             is_applied = fewest > 0
@@ -155,7 +155,7 @@ class UpdateSampler:
             self._sampled.update(header.workers)
 
     def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:
-        """Return whether the sample that a shard kept belongs to the update in its rows. `rows`: step → row."""
+        """Return whether the sample that a shard kept is of the same update as that shard's rows. `rows`: step → row."""
         return all(
             step // self._steps_per_update == shard.update
             and shard.version == int(row["version"] - 1 - row["staleness"])

@@ -33,7 +33,7 @@ class SlowDown:
         return (factor - 1) * own_seconds + tf.gather(tf.constant(self._extras, tf.float64), worker)
 
     def wait(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> list[tf.Tensor]:
-        """Return the operation that waits, on which the push must depend; an empty list if no worker is slow."""
+        """Return a list with the operation that waits, on which the push must depend; it is empty if no worker is slow."""
         if not self._stragglers:
             return []
         seconds = self.seconds(worker, step, own_seconds)

@@ -38,7 +38,7 @@ _FORMS = {
 
 
 class MovieLensSettings(DataSettings):
-    """Settings of ratings in the form of MovieLens."""
+    """Settings for a data set of ratings in the file format of MovieLens."""
 
     held_out: float = Field(
         default=0.1,

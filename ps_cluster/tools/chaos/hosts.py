@@ -127,7 +127,7 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
       run_dir: an existing folder. Only host-0 sees it. Each other host sees a folder of its own at the same path:
         the folder `host.run_dir`.
     Raises:
-      NotAllowed: this system does not allow hosts.
+      NotAllowed: this system does not allow simulated hosts (network namespaces).
     """
     addresses = {f"host-{number}": f"{_ADDRESSES}.{number + 1}" for number in range(count)}
     folders = {name: run_dir and run_dir.with_name(f"{run_dir.name}.{name}") for name in addresses}
@@ -163,7 +163,7 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
 
 
 def why_not() -> str | None:
-    """Return why this system does not allow hosts; None if it does."""
+    """Return why this system does not allow simulated hosts (network namespaces); None if it does."""
     try:
         program("tc")
         with hosts(1):

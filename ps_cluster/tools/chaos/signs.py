@@ -87,7 +87,7 @@ class WorkerBack(Sign):
 
 
 class Condition(Sign):
-    """A condition on the running tasks is met."""
+    """A sign that comes when the running tasks meet a condition."""
 
     def __init__(self, missing: str, holds: Callable[[Pids], bool]):
         self.missing, self._holds = missing, holds

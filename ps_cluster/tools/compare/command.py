@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     "--output",
     type=OUTPUT_FOLDER,
     default=Path("comparison"),
-    help="Folder of runs and report; an unfinished comparison in it is continued, also with more seeds.",
+    help="Folder of the runs and the report. An unfinished comparison in it is continued. You may ask for more seeds.",
 )
 @option(
     "--force",

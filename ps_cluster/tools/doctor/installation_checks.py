@@ -36,7 +36,7 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
     """Look for settings of other programs that tasks ignore: another backend of Keras, keras.json, and the like."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
-        return warn("; ".join(lines), "nothing, unless you rely on these settings: tasks use their own")
+        return warn("; ".join(lines), "do nothing, unless you rely on these settings: tasks ignore them")
     return ok("no settings that tasks ignore")
 
 

@@ -132,7 +132,7 @@ def _print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) ->
     if cluster.cores is None:
         gbits, latency = 8e-9 * network.link_bytes_per_second, 1e6 * network.latency_seconds
         where = f"{gbits:g} Gbit/s links, {latency:g} us latency"
-    _say(f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}", console)
+    _say(f"mode {cluster.mode}, {where}, {costs.steps_per_dispatch} steps per dispatch", console)
     if costs.tables:
         of_tables = f"{costs.tables.values_per_step:,.0f} of the {costs.tables.weights:,} weights in tables"
         _say(

@@ -1,4 +1,4 @@
-"""Mode diloco: each worker trains alone for many steps; each such period is applied as one outer step when it arrives.
+"""Mode diloco: each worker trains alone for many steps; the change of its weights is one outer step as soon as it arrives.
 
 See outer_steps.py for the papers.
 """
@@ -112,7 +112,7 @@ class Diloco(OuterMode):
     """Asynchronous local SGD: each period of a worker becomes one outer step when it arrives."""
 
     name = "diloco"
-    says = "each worker trains alone for many steps; each such period is applied as one outer step when it arrives"
+    says = "each worker trains alone for many steps; the change of its weights is one outer step as soon as it arrives"
     Settings = DilocoSettings
     cluster = ClusterShape(pins_workers=True)
     shard = DilocoShard

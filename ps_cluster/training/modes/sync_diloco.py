@@ -1,4 +1,4 @@
-"""Mode sync-diloco: each worker trains alone for many steps; the mean of a round's periods is applied as one outer step.
+"""Mode sync-diloco: each worker trains alone for many steps; then the mean of their changes is one outer step.
 
 See outer_steps.py for the papers, and sync_ps.py for the rounds.
 """
@@ -27,7 +27,7 @@ class SyncDiloco(OuterMode, SyncPs):
     """
 
     name = "sync-diloco"
-    says = "each worker trains alone for many steps; the mean of a round's periods is applied as one outer step"
+    says = "each worker trains alone for many steps; then the mean of their changes is one outer step"
     Settings = SyncDilocoSettings
     has_tables = False  # a worker's local steps change all weights
     promise = replace(SyncPs.promise, takes_local_steps=True)
