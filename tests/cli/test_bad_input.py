@@ -49,7 +49,10 @@ CASES = [
     ("run --isolation interface=wg0", ["--isolation", "'interface=wg0'", "auto, require, off"]),
     ("run --set cluster.isolation=interface=wg0", ["cluster.isolation", "'interface=wg0'", "auto, require, off"]),
     ("run --split rows", ["--split", "rows"]),
-    ("run --split layers --mode sync", ["--split", "'layers'", "mode sync splits the data", "leave one"]),
+    (
+        "run --split layers --mode sync",
+        ["--split", "'layers'", "mode sync splits the data", "leave out --split or the mode"],
+    ),
     ("run --split data --mode layers", ["--split", "'data'", "mode layers splits the layers"]),
     ("run --split layers --ps 2", ["cluster.parameter_servers", "2", "mode layers does not use it"]),
     ("run --split layers --straggler 1:5x", ["cluster.straggler", "1:5x", "mode layers does not use it"]),
