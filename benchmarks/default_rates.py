@@ -20,37 +20,34 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, keep, print_table
-from benchmarks.staleness_chart import MUON_ADAM, WORKS, Rule, Work, arm_of
-from benchmarks.trials import Arm, Study
+from benchmarks.staleness_chart import ADAM, MUON, MUON_ADAM, PREDICT, WORKS, Rule, Work, arm_of
+from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Study
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE
 from ps_cluster.errors import UserError
 
 WORKERS = 3
 KINDS = {"single": "single", "stale": "async, bounded", "sync": "sync, sync-ps"}
 """The kinds of training → the modes for which they stand."""
-ADAM, PREDICT, NESTEROV, MUON = (
-    Rule("adam", "adam"),
-    Rule("adam, predict", "adam", "predict"),
-    Rule("nesterov", "nesterov"),
-    Rule("muon", "muon", settings={"optimizer.weight_decay": 0.0}),
-)
-ON_IMAGES = {"data.dataset": "cifar10", "model.precision": "bfloat16"}
+NESTEROV = Rule("nesterov", "nesterov")
+MUON_WITHOUT_DECAY = replace(MUON, settings={"optimizer.weight_decay": 0.0})
 RATES = {
     "adam": (0.0005, 0.001, 0.002, 0.004), "nesterov": (0.05, 0.1, 0.2, 0.4), "muon": (0.005, 0.01, 0.02, 0.04),
 }  # fmt: skip
 
 
 def _on_images(epochs: float) -> Work:
-    settings = {**ON_IMAGES, "training.epochs": epochs, "checkpoints.every_epochs": epochs}
+    settings = {
+        "data.dataset": "cifar10", "model.precision": "bfloat16", "training.epochs": epochs, "checkpoints.every_epochs": epochs
+    }  # fmt: skip
     return Work(settings, "accuracy [%]", 100.0, held_out=5_000, rates=RATES)
 
 
 SEARCHED: dict[str, tuple[Work, tuple[Rule, ...]]] = {
     "byte_lm": (WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
-    "cifar_tf_cnn": (_on_images(2.0), (ADAM, PREDICT, MUON)),
-    "resnet_small": (_on_images(2.0), (NESTEROV, MUON)),
-    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON)),
+    "cifar_tf_cnn": (_on_images(2.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
+    "resnet_small": (_on_images(2.0), (NESTEROV, MUON_WITHOUT_DECAY)),
+    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
 }
 """Name of a network → how long it trains, and the rules that are compared."""
 COLUMNS = {
@@ -109,7 +106,7 @@ def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
                 "network": network,
                 "modes": KINDS[kind],
                 "rule": rule,
-                "chosen": f"{best.rate:g}, {best.momentum:g}",
+                "chosen": best.text,
                 "score": None if score is None else abs(one.scale) * score,
             }
         )
@@ -124,11 +121,9 @@ def draw(record: Path) -> None:
 
 @click.command(cls=OneLineCommand)
 @click.option("--network", type=click.Choice(list(SEARCHED)), help="The network to train.")
-@click.option(
-    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
-)
+@DATA_DIR
 @click.option("--record", type=OUTPUT_FILE, default=RECORDS / "rate_trials.json", help="Where all trials are kept.")
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the choices of the record.")
 def main(network: str | None, data_dir: Path | None, record: Path, at_a_time: int, only_draw: bool) -> None:
     """Choose the rates of a network's recipe on held-out examples, or print the choices of a record."""

@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, keep, print_table
-from benchmarks.staleness_chart import MUON_ADAM, Rule, arm
-from benchmarks.trials import Difference, Study, lines_of
+from benchmarks.staleness_chart import ADAM, MUON_ADAM, arm
+from benchmarks.trials import AT_A_TIME, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
 from ps_cluster.errors import UserError
@@ -29,7 +29,7 @@ from ps_cluster.report.terminal import print_line
 
 NETWORK, DELAYS = "byte_lm", (0, 1)
 RULES = (
-    Rule("adam", "adam", momenta=(0.9,)),
+    replace(ADAM, momenta=(0.9,)),
     replace(MUON_ADAM, momenta=(0.9,)),
 )
 ARMS = {(rule.name, delay): arm(NETWORK, rule, delay) for rule, delay in product(RULES, DELAYS)}
@@ -80,7 +80,7 @@ def draw(record: Path) -> None:
 @click.command(cls=OneLineCommand)
 @click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each rule and delay.")
 @click.option("--record", type=OUTPUT_FILE, default=RECORDS / "delay_trials.json", help="Where all trials are kept.")
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the results of the record.")
 def main(seeds: int, record: Path, at_a_time: int, only_draw: bool) -> None:
     """Measure what a delay of one update costs Adam and Muon, or print the results of a record."""

@@ -35,7 +35,7 @@ import ps_cluster
 from benchmarks.records import RECORDS, Column, Record, half_interval, keep, print_table
 from benchmarks.staleness_chart import ONE_WORKER, SHARED
 from benchmarks.training import train
-from benchmarks.trials import Arm, Difference, Study, lines_of
+from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, OUTPUT_FOLDER, Whole
 from ps_cluster.config.stragglers import parse_stragglers
@@ -244,9 +244,7 @@ def draw(output: Path) -> None:
 
 
 @click.command(cls=OneLineCommand)
-@click.option(
-    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
-)
+@DATA_DIR
 @click.option("--folder", type=OUTPUT_FOLDER, help="Folder of the runs, which a continued study uses again.")
 @click.option(
     "--seeds", type=Whole(2, 100), default=5, help="Number of runs of each mode, with and without a slow worker."
@@ -255,7 +253,7 @@ def draw(output: Path) -> None:
 @click.option(
     "--trials", type=OUTPUT_FILE, default=RECORDS / "equal_time_trials.json", help="The record of the trials."
 )
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trials that run at the same time.")
+@AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only draw the record.")
 def main(
     data_dir: Path | None, folder: Path | None, seeds: int, output: Path, trials: Path, at_a_time: int, only_draw: bool

@@ -20,9 +20,9 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, keep, print_table
-from benchmarks.trials import Arm, Choice, Study
+from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Choice, Study
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 
@@ -147,11 +147,9 @@ def draw(record: Path) -> None:
 
 
 @click.command(cls=OneLineCommand)
-@click.option(
-    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
-)
+@DATA_DIR
 @click.option("--record", type=OUTPUT_FILE, default=RECORDS / "recipe_trials.json", help="Where all trials are kept.")
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the trials of the record.")
 def main(data_dir: Path | None, record: Path, at_a_time: int, only_draw: bool) -> None:
     """Search a better recipe for the default network on held-out images, or print the trials of a record."""

@@ -26,7 +26,7 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, half_interval, keep, print_table
-from benchmarks.trials import Arm, Difference, Study, lines_of
+from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
 from ps_cluster.errors import UserError
@@ -68,13 +68,16 @@ class Rule:
     momenta: tuple[float, ...] = (0.9, 0.5)
 
 
+ADAM = Rule("adam", "adam")
+PREDICT = Rule("adam, predict", "adam", "predict", alone="adam")
+MUON = Rule("muon", "muon")
 RULES = (
     Rule("sgd", "sgd", momenta=()),
     Rule("momentum", "momentum"),
     Rule("sgd, ordered_momentum", "sgd", "ordered_momentum", ORDERED, alone="momentum"),
-    Rule("adam", "adam"),
-    Rule("adam, predict", "adam", "predict", alone="adam"),
-    Rule("muon", "muon"),
+    ADAM,
+    PREDICT,
+    MUON,
 )
 # As in language models: the matrices of the hidden layers follow Muon, and all other weights Adam.
 MUON_ADAM = Rule("muon_adam", "muon_adam", settings={"optimizer.matrices": ["block*kernel"]})
@@ -199,10 +202,7 @@ def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
         for staleness in STALENESS:
             point = arm(network, rule, staleness)
             if tried := study.tried(point):
-                best = point.best(tried)
-                row[f"chosen {staleness}"] = f"{best.rate:g}" + (
-                    "" if best.momentum is None else f", {best.momentum:g}"
-                )
+                row[f"chosen {staleness}"] = point.best(tried).text
             if scores := study.scores(point):
                 row[f"{staleness}"] = [abs(point.scale) * score for score in scores.values()]
         rows.append(row)
@@ -255,14 +255,12 @@ def draw(record: Path) -> None:
 
 @click.command(cls=OneLineCommand)
 @click.option("--network", type=click.Choice(list(WORKS)), help="The network to train.")
-@click.option(
-    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
-)
+@DATA_DIR
 @click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each point of the chart.")
 @click.option(
     "--record", type=OUTPUT_FILE, default=RECORDS / "staleness_trials.json", help="Where all trials are kept."
 )
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only draw the trials of the record.")
 def main(
     network: str | None, data_dir: Path | None, seeds: int, record: Path, at_a_time: int, only_draw: bool

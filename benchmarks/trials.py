@@ -17,10 +17,12 @@ from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import click
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks.records import Column, Record, half_interval, keep
 from benchmarks.training import train
+from ps_cluster.cli.value_types import Whole
 from ps_cluster.files.json_files import read_json
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.report.terminal import print_line
@@ -29,6 +31,12 @@ from ps_cluster.tools.compare.records import read_record
 
 STEP = 2.0  # from one learning rate to the next
 TUNING_SEED = 0  # the seeds of the final trials begin after it
+DATA_DIR = click.option(
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
+)
+AT_A_TIME = click.option(
+    "--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time."
+)
 COLUMNS = {
     "arm": Column(heading="arm"),
     "rate": Column(heading="learning rate", digits=5),
@@ -47,6 +55,11 @@ class Choice(BaseModel):
 
     rate: float
     momentum: float | None
+
+    @property
+    def text(self) -> str:
+        """The rate, and the momentum if there is one, for tables."""
+        return f"{self.rate:g}" if self.momentum is None else f"{self.rate:g}, {self.momentum:g}"
 
 
 @dataclass(frozen=True)
