@@ -215,8 +215,15 @@ class Study:
         return {trial.choice: trial.score for trial in self._all if trial.arm == arm.name and trial.held_out}
 
     def finals(self, arm: Arm) -> dict[int, Trial]:
-        """Return the final trials of an arm by their seeds."""
-        return {trial.seed: trial for trial in self._all if trial.arm == arm.name and not trial.held_out}
+        """Return the final trials of an arm by their seeds, without those of another choice than its best one.
+
+        A study whose trials are used again may have chosen otherwise, because it tried less.
+        """
+        trials = [trial for trial in self._all if trial.arm == arm.name and not trial.held_out]
+        if tried := self.tried(arm):
+            best = arm.best(tried)
+            trials = [trial for trial in trials if trial.choice == best]
+        return {trial.seed: trial for trial in trials}
 
     def scores(self, arm: Arm) -> dict[int, float]:
         """Return the scores of an arm's final trials by their seeds, without trainings that diverged."""

@@ -50,7 +50,7 @@ def arrays_of_lines(
 ) -> dict[str, np.ndarray]:
     """Parse the lines of a file, and return an array [lines, ...] for each field, by the name of the field.
 
-    The arrays are mapped from temporary files, each of which vanishes when its array is no longer used. These files are
+    The arrays are memory-mapped temporary files. Each file is deleted when its array is no longer used. These files are
     in the cache, because logs of clicks take gigabytes, and /tmp may be in memory.
 
     `parse` returns the value of each field, in the order of `fields`, for a line. For a bad line it raises ValueError

@@ -28,7 +28,9 @@ class Phases(NamedTuple, Generic[Value]):
 
 
 class TimeShares(NamedTuple):
-    """How a worker spent the time from the first pull to the last update of all workers, as shares that sum to 1.
+    """The shares of a worker's time that it spent in each phase. They sum to 1.
+
+    The time lasts from the first pull of any worker to the last update of any worker.
 
     Attributes:
       returns: the share in which the parameter server's reply is on its way back, between the steps of a dispatch. In

@@ -43,7 +43,7 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """How many step ids belong to an update, and how many gradients an update averages.
+    """The number of step ids that belong to an update, and the number of gradients whose mean the update applies.
 
     An update averages at least `gradients_per_update` and at most `most` gradients. Without rounds all three numbers
     are 1.

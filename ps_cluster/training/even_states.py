@@ -29,7 +29,7 @@ class EvenStates:
 
     @property
     def rests(self) -> bool:
-        """Whether the chief has to pause handing out steps, so that all shards have the same steps for a snapshot."""
+        """True if the chief has to hand out no steps for now, so that all shards apply the same steps before a snapshot."""
         return self._rested_s >= 0
 
     @property

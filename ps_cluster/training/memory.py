@@ -60,7 +60,7 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     share, less = "", "fewer cluster.workers or a smaller training.batch_size_per_worker take less"
     if of_tables > needs / 2:  # workers do not hold tables, so fewer workers would not help
         share = (
-            f"of which {of_tables / 1e9:.1f} GB are for the embedding tables (their weights alone take "
+            f"of which {of_tables / 1e9:.1f} GB are for the embedding tables (their weights take "
             f"{4 * network.tables.size / 1e9:.2f} GB; the rest is for copies and optimizer slots), "
         )
         less = "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
@@ -147,7 +147,7 @@ class TableMemoryLimit:
             of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
             raise UserError(
                 f"model.name: got '{config.model.name}': {tables} {table_bytes(config, self._numbers) / 1e9:.1f} GB, "
-                f"of which {of_server:.1f} GB are on each parameter server, and {self._room}: {less} take less"
+                f"of which {of_server:.1f} GB are on each parameter server, but {self._room}: {less} need less memory"
             )
         for room, servers in self._machines:
             needs = bytes_on_servers(config, self._numbers) * len(servers) / config.shards

@@ -135,7 +135,7 @@ class Saver:
 
     @property
     def rests(self) -> bool:
-        """Whether the chief has to pause handing out steps, so that all shards have the same steps for a snapshot."""
+        """True if the chief has to hand out no steps for now, so that all shards apply the same steps before a snapshot."""
         return self._even_states is not None and self._even_states.rests
 
     def save_when_due(self) -> None:

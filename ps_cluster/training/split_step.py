@@ -25,7 +25,7 @@ from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping
 
 
 class SplitStep(TrainStep):
-    """Computes a step of a network that is cut into parts, each of which has a vector of weights.
+    """Computes a step of a network that is cut into parts. Each part has its own vector of weights.
 
     As in GPipe, a batch may be cut into micro-batches.
     The gradient is the mean over the micro-batches (Huang et al. 2019, arXiv:1811.06965, section 2.2). Normalisation

@@ -1,4 +1,4 @@
-"""How updates are counted while workers are killed, on this process's own device and with workers that are no processes."""
+"""How updates are counted while workers are killed: on the device of this process, with fake workers."""
 
 from random import Random
 

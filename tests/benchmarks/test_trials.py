@@ -137,6 +137,14 @@ def final(name, seed, score):
     return Trial(arm=name, rate=0.1, momentum=0.9, seed=seed, held_out=0, score=score, commit="c")
 
 
+def test_final_trials_of_another_choice_than_the_best_do_not_count(tmp_path):
+    """A study whose trials are used again tried no second momentum, so it chose another one."""
+    tried = Trial(arm="a", rate=0.1, momentum=0.9, seed=0, held_out=100, score=0.5, commit="c")
+    better = tried.model_copy(update={"momentum": 0.5, "score": 0.6})
+    assert study(tmp_path, [], tried, final("a", 1, 0.5)).scores(arm()) == {1: 0.5}
+    assert study(tmp_path, [], better).scores(arm()) == {}
+
+
 def test_the_cost_of_a_delay_is_taken_over_the_seeds_that_all_arms_have(tmp_path):
     """A study that was interrupted has one more training of some arms than of others."""
     (adam, adam_late), (muon, muon_late) = [[ARMS[rule.name, delay].name for delay in (0, 1)] for rule in RULES]

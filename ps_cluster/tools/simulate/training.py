@@ -125,7 +125,7 @@ class SimulatedTraining(ABC):
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 
     def take(self, worker: int, server: int | slice) -> None:
-        """Serve a push: apply its gradient or, in rounds, count it in the current round unless it comes too late."""
+        """Handle a push: apply its gradient. In a mode with rounds, add it to the current round unless it comes too late."""
         behind = self._versions[server] - self._pulled[worker, server]
         if self._in_rounds:
             self._take_in_round(worker, late=bool(np.any(behind)))
