@@ -36,7 +36,7 @@ from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plain_ticks, plot_style
+from ps_cluster.report.plots import Plot, grid, legend_outside, line_styles, plain_ticks, plot_style
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.compare.estimates import SeededValues, ratio
 from ps_cluster.tools.compare.records import Record as RunRecord
@@ -157,14 +157,14 @@ def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str,
 
 def figure(record: Record) -> Plot:
     """Return the figure of a record: a panel for each data set, with the score of each mode over its examples/s."""
-    names, look = list(dict.fromkeys(row["data"] for row in record.rows)), looks(MODES)
+    names, style = list(dict.fromkeys(row["data"] for row in record.rows)), line_styles(MODES)
     with plot_style():
         drawn, lines = grid(-(-len(names) // 2), min(2, len(names)), 3.0)
         panels = [panel for line in lines for panel in line]
         for name, panel in zip(names, panels):
             rows = [row for row in record.rows if row["data"] == name]
             for row, prefix in product(rows, ("", "slow_")):
-                x, y, (color, _, marker) = row[f"{prefix}speed"], row[f"{prefix}score"], astuple(look[row["mode"]])
+                x, y, (color, _, marker) = row[f"{prefix}speed"], row[f"{prefix}score"], astuple(style[row["mode"]])
                 if x:  # mode single has no slow worker
                     panel.errorbar(
                         mean(x), mean(y), half_interval(y), half_interval(x), marker=marker, color=color,

@@ -42,7 +42,7 @@ from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plot_style
+from ps_cluster.report.plots import Plot, grid, legend_outside, line_styles, plot_style
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.records import Record as RunRecord
@@ -195,7 +195,7 @@ def _percents(shares: Sequence[float | None]) -> list[float] | None:
 
 def figure(record: Record) -> Plot:
     """Return the accuracy over time: measured above and predicted below, with equally fast workers and with a slow one."""
-    look = looks([one.name for one in MODES])
+    style = line_styles([one.name for one in MODES])
     with plot_style():
         drawn, lines = grid(2, 2, 2.6)
         places = product((("", "measured, all on two cores"), ("own ", "predicted, own machines")), TITLES.values())
@@ -208,7 +208,7 @@ def figure(record: Record) -> Plot:
                 here = row["straggler"] == title or (row["mode"] == "single" and not prefix)
                 points = [(at, row[f"{prefix}{at}"]) for at in DRAWN_AFTER if row.get(f"{prefix}{at}")]
                 if here and points:
-                    color, line, marker = astuple(look[row["mode"]])
+                    color, line, marker = astuple(style[row["mode"]])
                     panel.errorbar(
                         [at for at, _ in points], [mean(of) for _, of in points], [half_interval(of) for _, of in points],
                         color=color, linestyle=line, marker=marker, markersize=4, capsize=2, label=row["mode"],

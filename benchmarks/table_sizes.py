@@ -93,13 +93,13 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="table_sizes-") as folder:
         run_dir = RunDir(Path(folder) / "run")
 
-        def look(row: ProgressRow) -> None:
+        def style(row: ProgressRow) -> None:
             if row.phase == "training":
                 pids = (task.pid for task in read_json(run_dir.cluster, ClusterFile).tasks if task.type == PS)
                 with contextlib.suppress(psutil.Error):  # A server may have ended since.
                     samples.append(sum(psutil.Process(pid).memory_info().rss for pid in pids))
 
-        ps_cluster.train(run_dir=run_dir.root, settings=settings, on_progress=look)
+        ps_cluster.train(run_dir=run_dir.root, settings=settings, on_progress=style)
         ledger, summary = read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     half = len(ledger) // 2
     seconds = ledger["applied_time"].max() - sorted(ledger["applied_time"])[half]

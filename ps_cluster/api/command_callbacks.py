@@ -51,11 +51,11 @@ def run_with_callbacks(name: str, words: Sequence[str], resolved: Resolved, root
     chosen = {key: value for key, value in of_checkpoints.items() if resolved.is_chosen(key)}
     added = {key: value for key, value in with_epochs_scored(chosen).items() if key not in chosen}
 
-    def look() -> bool:
+    def poll() -> bool:
         with _errors_of(reference, run):
-            return listener.look()
+            return listener.poll()
 
-    run_program(words_of_run(words, run, added, without=(_OPTION,)), run.launcher_log, look, environment=os.environ)
+    run_program(words_of_run(words, run, added, without=(_OPTION,)), run.launcher_log, poll, environment=os.environ)
     with _errors_of(reference, run):
         listener.finish()
     return 0

@@ -58,13 +58,13 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
             return len(made) >= workers and min(made.values()) >= UPDATES_OF_WORKER
 
         argv = words_of_run(words, run, settings, without=("--epochs", "--steps"), flags=("--try",))
-        run_program(argv, run.launcher_log, enough, say=_say, environment=os.environ)
+        run_program(argv, run.launcher_log, enough, notify=_notify, environment=os.environ)
         summary = read_json(run.summary, Summary)
         print_line("try: trained, wrote a checkpoint and scored it; exporting it now")
         if config.cluster.evaluator:
             target = Path(folder, "exported")
             argv = [*COMMAND, "export", "--run", str(run.root), "--to", "savedmodel", "--check-examples", "100"]
-            run_program([*argv, "--output", str(target)], run.launcher_log, say=_say, environment=os.environ)
+            run_program([*argv, "--output", str(target)], run.launcher_log, notify=_notify, environment=os.environ)
     idle = [str(worker.index) for worker in summary.workers if worker.updates < UPDATES_OF_WORKER]
     if idle:
         raise RunFailed(
@@ -78,7 +78,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     return 0
 
 
-def _say(line: Line) -> None:
+def _notify(line: Line) -> None:
     """Print a line, unless it names files that are going to be removed."""
     if not points_to_files(str(line)):
         print_line(line)

@@ -139,7 +139,7 @@ def fit(
     if verbose not in ("auto", 0, 1, 2):
         raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
     level = 1 if verbose == "auto" else int(verbose)
-    say: Notify = print_line if level == 1 else ignore
+    notify: Notify = print_line if level == 1 else ignore
     found = check_callbacks(callbacks)
     if class_weight is not None and not isinstance(class_weight, Mapping):
         raise UserError(
@@ -155,7 +155,7 @@ def fit(
     }  # fmt: skip
     with fit_data(
         model, x, y, sample_weight, epochs=epochs - initial_epoch, validation_data=validation_data,
-        validation_split=validation_split, say=say,
+        validation_split=validation_split, notify=notify,
         **{name: None if value is None else _whole(name, value) for name, value in counts.items()},
     ) as data:  # fmt: skip
         if data.validation is None and (unscored := [key for key in _OF_SCORES if values.get(key)]):
@@ -183,9 +183,11 @@ def fit(
             verbose=level,
             examples=data.train.part(0, 2),
             extra_logs=extra_logs,
-            say=say,
+            notify=notify,
         )
-        result = train_new(model, data.arrays, values, run_dir=run_dir, listeners=[listener], command=command, say=say)
+        result = train_new(
+            model, data.arrays, values, run_dir=run_dir, listeners=[listener], command=command, notify=notify
+        )
     return FitHistory(history.history, history.epoch, history.params, model, result)
 
 

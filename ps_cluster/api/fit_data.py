@@ -89,11 +89,11 @@ def fit_data(
     steps_per_epoch: int | None = None,
     validation_steps: int | None = None,
     validation_batch_size: int | None = None,
-    say: Notify,
+    notify: Notify,
 ) -> Iterator[FitData]:
     """Yield the data of a call of `fit`. Streams are written to temporary files, which are removed afterwards.
 
-    The arguments are those of `Model.fit`, except `epochs`, the number of epochs to train, and `say`, which is called with
+    The arguments are those of `Model.fit`, except `epochs`, the number of epochs to train, and `notify`, which is called with
     each line for the user.
     """
     with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
@@ -103,11 +103,11 @@ def fit_data(
         else:
             if batch_size is not None:
                 raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
-            train, size = _written(model, "x", stream, y, sample_weight, folder, steps_per_epoch, epochs, say)
+            train, size = _written(model, "x", stream, y, sample_weight, folder, steps_per_epoch, epochs, notify)
         validation = None
         if validation_data is not None:
             batch = validation_batch_size or size
-            validation = _validation(model, validation_data, folder, validation_steps, batch, say)
+            validation = _validation(model, validation_data, folder, validation_steps, batch, notify)
         elif validation_split:
             if stream is not None:
                 raise UserError("validation_split: it needs arrays, and x is a stream: give validation_data")
@@ -121,7 +121,7 @@ def fit_data(
 
 
 def _validation(
-    model: keras.Model, given: Any, folder: Path, steps: int | None, batch_size: int, say: Notify
+    model: keras.Model, given: Any, folder: Path, steps: int | None, batch_size: int, notify: Notify
 ) -> Examples:
     """Return the examples of `validation_data`: `steps` batches of them, or all."""
     parts = given if isinstance(given, tuple | list) else (given,)
@@ -129,7 +129,7 @@ def _validation(
         raise UserError(f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream")
     x, y, weight = (*parts, None, None)[:3]
     if stream := _stream(x):
-        return _written(model, "validation_data", stream, y, weight, folder, steps, 1, say)[0]
+        return _written(model, "validation_data", stream, y, weight, folder, steps, 1, notify)[0]
     found = _arrays(model, VALIDATION_NAMES, x, y, weight)
     return found if steps is None else found.part(0, steps * batch_size)
 
@@ -208,7 +208,7 @@ def _written(
     folder: Path,
     steps: int | None,
     epochs: int,
-    say: Notify,
+    notify: Notify,
 ) -> tuple[Examples, int]:
     """Write the examples of a stream to files. Return them, and the number of examples in the first batch.
 
@@ -225,10 +225,10 @@ def _written(
     own = folder / what
     own.mkdir()
     most = steps * epochs if steps is not None and stream.is_one_pass else steps
-    found = write_stream(stream.batches, own, what, steps=most, say=say)
+    found = write_stream(stream.batches, own, what, steps=most, notify=notify)
     if what == "x":
         which = "these examples" if steps is None or stream.is_one_pass else f"these first {steps:,} batches"
-        say(f"x: each epoch trains on {which}, so put random augmentation into layers of the model")
+        notify(f"x: each epoch trains on {which}, so put random augmentation into layers of the model")
     x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
     return Examples(x, y, _weight(what, found.weights)), found.first_batch
 

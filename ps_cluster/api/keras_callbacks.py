@@ -196,7 +196,7 @@ class EpochReader:
         Args:
           examples: the number of examples on which the run has trained up to the end of these updates.
         """
-        self._updates.look()
+        self._updates.poll()
         rest = examples - self._examples_before
         self._examples_before = examples
         rows = self._updates.take(

@@ -17,7 +17,7 @@ from ps_cluster.runs.run_dir import RunDir
 class RunFollower(Protocol):
     """Follows a run from the caller's process."""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read what the run has written since the last call. Return whether to end the run early."""
 
     def finish(self) -> None:
@@ -54,7 +54,7 @@ class Listener:
         for rows, _ in (self._progress, self._evaluation):
             rows.new_rows()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Call the functions with the new rows until one of them returns STOP. Return whether STOP was returned."""
         return any(call() is STOP for call in self._calls())
 

@@ -44,17 +44,17 @@ def refuse_within_a_run(function: str) -> None:
 def run_program(
     argv: Sequence[str],
     log: Path,
-    look: Callable[[], bool] = lambda: False,
+    poll: Callable[[], bool] = lambda: False,
     *,
-    say: Notify = print_line,
+    notify: Notify = print_line,
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run a command in a child process until it has ended, and raise the error that its exit code stands for.
 
     The arguments are those of `Program` and of its methods `attend` and `check`. Their docstrings list the errors.
     """
-    with Program(argv, say, environment=environment) as program:
-        program.attend(look)
+    with Program(argv, notify, environment=environment) as program:
+        program.attend(poll)
         program.check(log)
 
 
@@ -64,15 +64,17 @@ class Program:
     The command has a separate process session. So Ctrl-C in a terminal reaches only this process, which passes it on.
     """
 
-    def __init__(self, argv: Sequence[str], say: Notify = print_line, *, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self, argv: Sequence[str], notify: Notify = print_line, *, environment: Mapping[str, str] | None = None
+    ):
         """Start the command.
 
         Args:
-          say: called with each line that the command prints, but not with its error.
+          notify: called with each line that the command prints, but not with its error.
           environment: the environment of the command; None: this process's environment without variables for settings,
             so that only the caller's arguments decide the settings.
         """
-        self._say = say
+        self._notify = notify
         self._error = ""
         self._begun_line = b""
         environment = without_variables(os.environ) if environment is None else environment
@@ -96,24 +98,24 @@ class Program:
         self._child.kill()  # its tasks end with it
         os.close(self._output)
 
-    def attend(self, look: Callable[[], bool] = lambda: False) -> None:
+    def attend(self, poll: Callable[[], bool] = lambda: False) -> None:
         """Print the command's lines until it has ended.
 
         Args:
-          look: called several times a second, and once at the end. If it returns True, the command is asked to stop
-            early, and `look` is not called again.
+          poll: called several times a second, and once at the end. If it returns True, the command is asked to stop
+            early, and `poll` is not called again.
         Raises:
-          Whatever `look` raises, or KeyboardInterrupt, once the command has stopped early. Another Ctrl-C stops the command
+          Whatever `poll` raises, or KeyboardInterrupt, once the command has stopped early. Another Ctrl-C stops the command
           at once.
         """
         wanted = True
         try:
             while self._print_new_lines():
-                if wanted and look():
+                if wanted and poll():
                     wanted = False
                     self.stop()
             if wanted:
-                look()
+                poll()
         except BaseException:
             self._leave()
             raise
@@ -180,7 +182,7 @@ class Program:
             if line.startswith(ERROR_PREFIX) and not self._error:
                 self._error = line.removeprefix(ERROR_PREFIX)
             else:
-                self._say(line)
+                self._notify(line)
 
 
 def words_of_run(

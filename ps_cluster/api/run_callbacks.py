@@ -60,7 +60,7 @@ class RunCallbacks:
       passes: the length of an epoch, in passes over the training examples.
       steps: the number of batches of an epoch that callbacks see; None: the number of batches of one pass.
       first_epoch, verbose, extra_logs: as for `CallbackCaller`.
-      say: called with each line about the data set.
+      notify: called with each line about the data set.
     """
 
     run_dir: RunDir
@@ -72,7 +72,7 @@ class RunCallbacks:
     first_epoch: int = 0
     verbose: int = 0
     extra_logs: Callable[[], Mapping[str, float]] = dict
-    say: Notify = print_line
+    notify: Notify = print_line
 
     @cached_property
     def _config(self) -> RunConfig:
@@ -80,7 +80,7 @@ class RunCallbacks:
 
     @cached_property
     def _dataset(self) -> PackedDataset:
-        return dataset_of(self.run_dir, self._config, None, self.say)
+        return dataset_of(self.run_dir, self._config, None, self.notify)
 
     @cached_property
     def _reader(self) -> EpochReader:
@@ -127,7 +127,7 @@ class RunCallbacks:
         CompiledMetrics(model).check_on(judge.targets(zero_targets(spec, 2)), outputs)
         return model
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Call the callbacks for all new epochs. Return whether a callback wants to end the training."""
         if self.run_dir.config.is_file() and not self.run_dir.callbacks.is_file():  # before there is a checkpoint
             self._keep_checkpoints_above(0)

@@ -107,7 +107,7 @@ def train_new(
     run_dir: str | os.PathLike[str] | None,
     listeners: Sequence[Callable[[RunDir], RunFollower]],
     command: Sequence[str],
-    say: Notify = print_line,
+    notify: Notify = print_line,
 ) -> Result:
     """Write the caller's network, data and settings to a new run directory, and train there.
 
@@ -115,11 +115,11 @@ def train_new(
       model, data, run_dir, command: as for `train`.
       values: the settings, by dotted key.
       listeners: each is called with the run directory before the training begins.
-      say: called with each line of the launcher.
+      notify: called with each line of the launcher.
     """
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
     with untrusted.writing_alone():
-        values = with_data({**values, **named}, data, say)
+        values = with_data({**values, **named}, data, notify)
         config = build_config(None, values)
         name = config.model.name if named or model is None else name_of(model)
         root = keywords.new_folder(run_dir, "run_dir") if run_dir is not None else new_root(config.mode.name, name)
@@ -132,7 +132,7 @@ def train_new(
         write_whole(run.code / SETTINGS, dump_yaml(trust_names(nested(values), Path.cwd())))
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     try:
-        _attend(argv, run, [listener(run) for listener in listeners], say)
+        _attend(argv, run, [listener(run) for listener in listeners], notify)
     except UserError:
         if not run.config.is_file():  # the run has not begun: remove what was prepared for it
             shutil.rmtree(run.code, ignore_errors=True)
@@ -142,9 +142,9 @@ def train_new(
     return Result(run.root)
 
 
-def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[RunFollower], say: Notify) -> None:
+def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[RunFollower], notify: Notify) -> None:
     """Start a run and let the listeners follow it until it has ended."""
-    run_program(argv, run.launcher_log, lambda: any(one.look() for one in listeners), say=say)
+    run_program(argv, run.launcher_log, lambda: any(one.poll() for one in listeners), notify=notify)
     for one in listeners:
         one.finish()
 

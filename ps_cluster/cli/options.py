@@ -181,7 +181,9 @@ def _text(key: str) -> str:
     for mode in MODES:
         if name in mode.Settings.model_fields:
             modes_of.setdefault(mode.Settings.model_fields[name].description or "", []).append(mode.name)
-    return " ".join(f"Mode{'s' * (len(modes) > 1)} {', '.join(modes)}: {says}" for says, modes in modes_of.items())
+    return " ".join(
+        f"Mode{'s' * (len(modes) > 1)} {', '.join(modes)}: {description}" for description, modes in modes_of.items()
+    )
 
 
 def _field(section: str, name: str) -> FieldInfo:

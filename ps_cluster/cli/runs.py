@@ -131,7 +131,7 @@ def page_(folder: Path, output: Path, once: bool) -> int:
     from ps_cluster.system.stop_signals import StopRequests
 
     page = RunsPage(folder, output, print_note)
-    found = page.look() if folder.exists() or folder != DEFAULT else []
+    found = page.poll() if folder.exists() or folder != DEFAULT else []
     if not found:
         print_line(f"there are no runs in '{folder}'")
         return 0

@@ -88,9 +88,9 @@ class NameOf(click.ParamType[str]):
         self._kinds = kinds
 
     def choices(self, *, explained: bool) -> str:
-        """Return the names for a help text. `explained`: add the sentence `says` of each object that has one."""
-        says = {name: self._kinds[name].says if explained else "" for name in self._kinds.names}
-        names = ", ".join(f"{name} ({text})" if text else name for name, text in says.items())
+        """Return the names for a help text. `explained`: add the sentence `description` of each object that has one."""
+        description = {name: self._kinds[name].description if explained else "" for name in self._kinds.names}
+        names = ", ".join(f"{name} ({text})" if text else name for name, text in description.items())
         return f"Choose from {names}, or your own as FILE.py:NAME."
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
@@ -111,17 +111,17 @@ class OneOf(click.Choice[str]):
 
 
 class Matching(click.ParamType[str]):
-    """A parameter type: text that matches a pattern, which `says` describes."""
+    """A parameter type: text that matches a pattern, which `description` describes."""
 
     name = "text"
 
-    def __init__(self, pattern: str, says: str):
-        self._pattern, self._says = re.compile(pattern), says
+    def __init__(self, pattern: str, description: str):
+        self._pattern, self._description = re.compile(pattern), description
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         if self._pattern.fullmatch(value):
             return str(value)
-        self.fail(f"{value!r:.80} is not {self._says}.", parameter, context)
+        self.fail(f"{value!r:.80} is not {self._description}.", parameter, context)
 
 
 class CheckedPath(click.Path):

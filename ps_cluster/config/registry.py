@@ -29,13 +29,13 @@ class Named:
 
     Attributes:
       name: the name.
-      says: a sentence for --help that describes the object, or "".
+      description: a sentence for --help that describes the object, or "".
       page: the page of the documentation that shows how to write such an object.
       Settings: the class of the section of a configuration that chooses the object, if there is such a section.
     """
 
     name: str = ""
-    says: str = ""
+    description: str = ""
     page = "docs/extending.md"
     Settings: type[Section] = Section
 

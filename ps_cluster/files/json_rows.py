@@ -20,7 +20,7 @@ from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
 # The number of bytes that are read at once. No row may be longer. A row about 1,000 workers has 100,000 bytes.
-LOOK_BYTES = 2**22
+READ_BYTES = 2**22
 _END_BYTES = 2**16  # enough for the last row of all but the largest clusters
 
 
@@ -46,7 +46,7 @@ def read_rows(path: Path, model: type[Model], notify: Notify = ignore) -> Iterat
 
 def last_row(path: Path, model: type[Model]) -> Model | None:
     """Return the last complete row; None if there is none. Only the end of the file is read."""
-    for up_to_last in (min(_END_BYTES, LOOK_BYTES), LOOK_BYTES):
+    for up_to_last in (min(_END_BYTES, READ_BYTES), READ_BYTES):
         tail = RowTail(path, model)
         tail.skip(up_to_last)
         for line in reversed(tail.new_lines()):
@@ -64,9 +64,9 @@ def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
     parser = RowTail(path, model)
     try:
         with open_regular(path) as file:
-            every = -(-sum(1 for _ in iter(lambda: file.readline(LOOK_BYTES), b"")) // most) or 1
+            every = -(-sum(1 for _ in iter(lambda: file.readline(READ_BYTES), b"")) // most) or 1
             file.seek(0)
-            lines = enumerate(iter(lambda: file.readline(LOOK_BYTES), b""))
+            lines = enumerate(iter(lambda: file.readline(READ_BYTES), b""))
             chosen = [line for number, line in lines if number % every == 0 and line.endswith(b"\n")]
     except (OSError, Malformed):
         return []
@@ -80,7 +80,7 @@ class RowTail(Generic[Model]):
 
     Attributes:
       passed_over: the number of lines that were not rows, e.g. because a full disk cut them short, plus the number of
-        failed attempts to read the file. A line of more than LOOK_BYTES counts several times.
+        failed attempts to read the file. A line of more than READ_BYTES counts several times.
       problem: a description of the first problem; None if there was none.
     """
 
@@ -96,26 +96,26 @@ class RowTail(Generic[Model]):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 
     def new_rows(self) -> list[Model]:
-        """Return the new rows within the next LOOK_BYTES bytes."""
+        """Return the new rows within the next READ_BYTES bytes."""
         return [row for line in self.new_lines() if (row := self.row(line)) is not None]
 
     def new_lines(self) -> list[bytes]:
-        """Return the new complete lines within the next LOOK_BYTES bytes. `row` parses such a line."""
+        """Return the new complete lines within the next READ_BYTES bytes. `row` parses such a line."""
         content = self._next_bytes()
         lines, end, _ = content.rpartition(b"\n")
         if end:
             self.offset += len(lines) + 1
             return lines.split(b"\n")
-        if len(content) == LOOK_BYTES:  # else the rest of the line is not written yet
+        if len(content) == READ_BYTES:  # else the rest of the line is not written yet
             self.offset += len(content)
-            self._pass_over(f"a line of more than {LOOK_BYTES:,} bytes")
+            self._pass_over(f"a line of more than {READ_BYTES:,} bytes")
         return []
 
     def _next_bytes(self) -> bytes:
         try:
             with open_regular(self._path) as file:
                 file.seek(self.offset)
-                return file.read(LOOK_BYTES)
+                return file.read(READ_BYTES)
         except FileNotFoundError:
             return b""
         except (OSError, Malformed) as error:

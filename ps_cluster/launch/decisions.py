@@ -48,7 +48,7 @@ _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
 @dataclass(frozen=True)
-class Look:
+class TaskStates:
     """The state of all tasks in one round of the launcher's event loop.
 
     Attributes:
@@ -348,7 +348,7 @@ class Decisions:
 
     # Time passes.
 
-    def time_passed(self, seen: Look, now_s: float) -> Actions:
+    def time_passed(self, seen: TaskStates, now_s: float) -> Actions:
         """Return the actions whose time has come. Call this after all events of a round have been reported."""
         actions = [*self._take_due_restarts(now_s), *self._end_frozen(seen, now_s)]
         if self._clock.under_way:
@@ -375,14 +375,14 @@ class Decisions:
         planned, self._training_restart = self._training_restart, None
         return *restarts, planned.action
 
-    def _end_frozen(self, seen: Look, now_s: float) -> Actions:
+    def _end_frozen(self, seen: TaskStates, now_s: float) -> Actions:
         actions: list[Action] = []
         for task in self._frozen.take_overdue(seen.frozen, now_s):
             line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: killing it")
             actions += (Notice(line), *self._kill(task, seen, now_s))
         return tuple(actions)
 
-    def _end_silent(self, seen: Look, now_s: float) -> Actions:
+    def _end_silent(self, seen: TaskStates, now_s: float) -> Actions:
         """Kill a worker that is silent while other workers make updates. They take its steps until it is restarted."""
         if (silent := self._silence.take_longest_silent()) is None:
             return ()
@@ -396,7 +396,7 @@ class Decisions:
         )
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
-    def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
+    def _kill(self, task: Task, seen: TaskStates, now_s: float) -> Actions:
         """Kill a task's process, if there is one. If the process does not end, `_take_unkillable` returns it later."""
         if (pid := seen.pids.get(task)) is None:
             return ()
@@ -414,7 +414,7 @@ class Decisions:
             del self._killed_at[key]
         return keys
 
-    def _at_limit(self, seen: Look, now_s: float) -> Actions:
+    def _at_limit(self, seen: TaskStates, now_s: float) -> Actions:
         """Return the actions to take if the time limit of the stage is exceeded, else ()."""
         leader = self._topology.leader
         if (what := self._clock.overdue(leader, now_s)) is None:

@@ -1,6 +1,6 @@
 """The launcher's event loop: observe tasks and run files, report events to `Decisions`, and carry out its actions.
 
-For example, a worker that has ended is started again in these steps. `_look` gets its `TaskExit` from `Supervisor.poll`, and
+For example, a worker that has ended is started again in these steps. `_poll` gets its `TaskExit` from `Supervisor.poll`, and
 `_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has come,
 `Decisions.time_passed` returns this action, and `_act` calls `LocalCluster.restart`.
 """
@@ -20,7 +20,7 @@ from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
 from ps_cluster.launch.actions import Action, Actions, EndRun
-from ps_cluster.launch.decisions import Decisions, Look
+from ps_cluster.launch.decisions import Decisions, TaskStates
 from ps_cluster.launch.endings import early_stopping_of, training_result
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.stages import RunLimits
@@ -39,7 +39,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each round polls tasks and files once, in the order of `_look`, and reports to `decisions`."""
+    """The event loop. Each round polls tasks and files once, in the order of `_poll`, and reports to `decisions`."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class EventLoop:
         try:
             self._carry_out((actions.StartCluster(),))
             while True:
-                self._look()
+                self._poll()
                 if self._ending is not None:
                     break
-                self._sleep(self._limits.look_every_s)
-        except StopHeard:  # raised in a wait for the fork server, before `_look` could report the requests
+                self._sleep(self._limits.poll_interval_s)
+        except StopHeard:  # raised in a wait for the fork server, before `_poll` could report the requests
             while self._ending is None:
                 self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
         self._read_rows()
@@ -103,7 +103,7 @@ class EventLoop:
 
     # Observe tasks and files, and report events.
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         # Read the count before the rows: if a row makes the user stop the run, that row is read first.
         requests = self._requests.count
         self._read_rows()
@@ -116,7 +116,7 @@ class EventLoop:
         if (workers := self._scale_desk.asked()) is not None:
             self._carry_out(self.decisions.scale_requested(workers, self._clock()))
         states = ", ".join(f"{one.task} {one.state}" for one in self._cluster.states())
-        seen = Look(self._cluster.pids, tuple(self._cluster.frozen()), states)
+        seen = TaskStates(self._cluster.pids, tuple(self._cluster.frozen()), states)
         self._carry_out(self.decisions.time_passed(seen, self._clock()))
 
     def _read_rows(self) -> None:
@@ -190,7 +190,7 @@ class EventLoop:
                 for task in tasks:
                     if task in cluster.pids:
                         cluster.signal(task, signal.SIGUSR1)
-                self._sleep(self._limits.look_every_s)
+                self._sleep(self._limits.poll_interval_s)
             case actions.Kill(task):
                 if task in cluster.pids:
                     cluster.signal(task, signal.SIGKILL)

@@ -191,7 +191,7 @@ class LocalCluster:
         processes[os.getpid()] = LAUNCHER
         if self._fork_server is not None and (pid := self._fork_server.pid) is not None:
             processes[pid] = FORK_SERVER
-        self.usage.look(processes)
+        self.usage.poll(processes)
 
     def _write_cluster_file(self) -> str | None:
         """Write cluster.json. If the system refuses to replace the file, return why. `poll` then tries again."""

@@ -28,7 +28,7 @@ from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcome, ProgressRow
 from ps_cluster.system.child_process import signal_name
 
-SAY_EVERY_S = 10.0  # between two lines about the same wait
+ANNOUNCE_EVERY_S = 10.0  # between two lines about the same wait
 LATE_WORKERS_S = 60.0  # how long the leader waits for late workers once all other tasks are there
 _NAMED = 3  # the most tasks that a line names
 
@@ -185,7 +185,7 @@ class LeaderDecisions:
         waited_s, wait_s = self._wait.lasts_s(now_s), self._rendezvous.wait_s
         if waited_s < wait_s:
             waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {wait_s:g} s){why}")
-            return self._wait.say(waiting, tuple(missing), now_s)
+            return self._wait.announce(waiting, tuple(missing), now_s)
         in_vain = Notice(f"{names} did not answer for {wait_s:g} s{why}")
         if self._is_complete:  # an earlier leader completed it, but could not tell all tasks
             return in_vain, *_complete(self._task)
@@ -319,11 +319,11 @@ class FollowerDecisions:
             return self._leader_answers(f"{leader} ({address}) answers", now_s)
         away_s, wait_s, why = self._wait.lasts_s(now_s), self._rendezvous.wait_s, _why_silent(unknown_hosts)
         in_vain = away_s >= wait_s
-        if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete:
+        if (in_vain or (self._leader_answered and away_s > ANNOUNCE_EVERY_S)) and self._is_complete:
             return Kill(self._task), *_complete(self._task)
         if not in_vain:
             line = WAITING(f"waiting for {leader} ({address}) ({away_s:.0f} of {wait_s:g} s){why}")
-            return self._wait.say(line, (leader,), now_s)
+            return self._wait.announce(line, (leader,), now_s)
         if not why:
             return self._give_up(f"{leader} ({address}) did not answer for {wait_s:g} s")
         # This task's process does not hang, so its stack traces would tell nothing.
@@ -333,7 +333,7 @@ class FollowerDecisions:
     def _leader_answers(self, line: str, now_s: float) -> TaskActions:
         self._leader_answered = True
         self._wait.begin(now_s)
-        return () if self._wait.said_missing == () else self._wait.say(CONNECTED(line), (), now_s)
+        return () if self._wait.announced_missing == () else self._wait.announce(CONNECTED(line), (), now_s)
 
     def mark_seen(self, mark: EndedMark | None) -> None:
         """Record the mark that training has ended. `mark`: None if there is no mark, or if it can't be read here."""
@@ -378,13 +378,13 @@ class _Wait:
     """A wait for other tasks: since when it lasts, and the lines about it.
 
     Attributes:
-      said_missing: the missing tasks of the last line, or None before the first line.
+      announced_missing: the missing tasks of the last line, or None before the first line.
     """
 
     def __init__(self) -> None:
         self._since_s = 0.0
-        self.said_missing: tuple[Task, ...] | None = None
-        self._say_again_s = 0.0
+        self.announced_missing: tuple[Task, ...] | None = None
+        self._announce_again_s = 0.0
 
     def begin(self, now_s: float) -> None:
         """Begin the wait, or begin it anew."""
@@ -394,11 +394,11 @@ class _Wait:
         """Return how long the wait has lasted."""
         return now_s - self._since_s
 
-    def say(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
-        """Return a notice, or nothing if a line about the same missing tasks was shown less than `SAY_EVERY_S` ago."""
-        if missing == self.said_missing and now_s < self._say_again_s:
+    def announce(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
+        """Return a notice, or nothing if a line about the same missing tasks was shown less than `ANNOUNCE_EVERY_S` ago."""
+        if missing == self.announced_missing and now_s < self._announce_again_s:
             return ()
-        self.said_missing, self._say_again_s = missing, now_s + SAY_EVERY_S
+        self.announced_missing, self._announce_again_s = missing, now_s + ANNOUNCE_EVERY_S
         return (Notice(line),)
 
 

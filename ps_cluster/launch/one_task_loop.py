@@ -109,12 +109,12 @@ class TaskLoop:
                 self._carry_out(self._decisions.score_seen(score, self._awake()))
         self._carry_out(self._decisions.begin(self._clock(), self._awake()))
         while self._exit_code is None:
-            self._look()
+            self._poll()
             if self._exit_code is None:
-                self._surroundings.sleep(RunLimits.look_every_s)
+                self._surroundings.sleep(RunLimits.poll_interval_s)
         return self._exit_code
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         ended = self._child.exit_code if self._child is not None else None
         self._read_rows(stops=ended is None)
         if ended is not None:

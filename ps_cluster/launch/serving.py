@@ -15,7 +15,7 @@ from ps_cluster.errors import LostTask, UserError
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.leader_messages import LeaderMessage, forget_leader_message, read_leader_message
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.system.limits import allowance
 
 LEADER_MESSAGE_INTERVAL_S = 0.5  # between two attempts to read a message of the leader
@@ -68,6 +68,6 @@ def _serve_until_ended(workspace: Path) -> None:
         if message.start_again is not None:
             raise LostTask(f"the leader asks this task to start again: {message.start_again}")
         if newest is None or message.term > newest.term:
-            say(f"this task now belongs to the cluster of the leader with term {message.term}")
+            log_line(f"this task now belongs to the cluster of the leader with term {message.term}")
         newest = message
-    say(f"the leader says: training is {newest.ended}")
+    log_line(f"the leader says: training is {newest.ended}")

@@ -18,7 +18,7 @@ from ps_cluster.runs.training_phases import BEGUN
 class RunLimits:
     """Time limits in seconds. They do not count time in which the process that checks them is stopped (clock.py)."""
 
-    look_every_s: float = 0.2  # between two rounds of the event loop
+    poll_interval_s: float = 0.2  # between two rounds of the event loop
     startup_s: float = 180.0  # until training begins
     standstill_s: float = 60.0  # without a new update
     frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead

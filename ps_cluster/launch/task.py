@@ -51,7 +51,7 @@ from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
 from ps_cluster.runs.logs import ERROR, ERROR_PREFIX
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
+from ps_cluster.runs.run_dir import RunDir, log_line, log_pending_lines
 from ps_cluster.system import environment
 from ps_cluster.system.connections import give_up_lost_connections
 from ps_cluster.system.lifetime import die_with_launcher
@@ -135,7 +135,7 @@ def _superseded() -> Superseded | None:
 
 def leave(code: int) -> NoReturn:
     """End the process at once with this exit code."""
-    say_the_rest()
+    log_pending_lines()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -177,7 +177,7 @@ def run_task(
         from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate  # no other task needs its imports
 
         try:
-            evaluate(run_dir.checkpoints, patience_s=leading.wait_s, notify=say, nice=True)
+            evaluate(run_dir.checkpoints, patience_s=leading.wait_s, notify=log_line, nice=True)
         except OutOfPatience as error:
             raise LostTask(str(error)) from error
     elif task.type == topology.leader.type:
@@ -246,7 +246,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     try:
         write_json(run_dir.error(task), content.model_dump())
     except OSError as full:
-        say(f"the error could not be written down: {full}")
+        log_line(f"the error could not be written down: {full}")
     if bad_input:
         return BAD_INPUT
     if isinstance(error, TemporaryFailure):

@@ -22,7 +22,7 @@ from ps_cluster.private_names import layers_of
 
 
 def find_tables(
-    model: keras.Model, spec: ExampleSpec, *, rows_from: int, against: str | None = None, say: Notify = ignore
+    model: keras.Model, spec: ExampleSpec, *, rows_from: int, against: str | None = None, notify: Notify = ignore
 ) -> Tables:
     """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids do not depend on weights.
 
@@ -30,7 +30,7 @@ def find_tables(
 
     Args:
       against: the reason why no embedding of this run can be a table; None if there is no such reason.
-      say: called with a line for each large embedding that can't be a table. The line gives the reason.
+      notify: called with a line for each large embedding that can't be a table. The line gives the reason.
     """
     found = []
     for layer in layers_of(model):
@@ -40,7 +40,7 @@ def find_tables(
             found.append(layer)
         elif type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
             if reason := against or _why_unfit(layer):
-                say(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
+                notify(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
             else:
                 found.append(layer)
     while found:
@@ -51,7 +51,7 @@ def find_tables(
         for layer, reason in reasons:
             if isinstance(layer, DynamicEmbedding):
                 raise _untrainable(layer, reason)
-            say(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
+            notify(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
         refused = {id(layer) for layer, _ in reasons}
         found = [layer for layer in found if id(layer) not in refused]
     return NO_TABLES

@@ -32,11 +32,11 @@ _CLOCK_TOLERANCE_S = 1.0  # the largest difference to expect between the clock o
 
 @dataclass(frozen=True)
 class HealthSign:
-    """One finding of a probe. `says`: the finding in words, for the line that is printed."""
+    """One finding of a probe. `message`: the finding in words, for the line that is printed."""
 
     name: str
     good: bool
-    says: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class HealthFacts:
         row = self._row_of(member)
         if row is not None and row.phase in UNDER_WAY:  # in these phases, a row is written every half second
             age_s = self._age_s(row.time)
-            says = f"the last sign of life of the leader is {age_s:.1f} s old"
-            yield _bounded("rows", says, age_s, self.bounds.age_s, "--max-age")
+            message = f"the last sign of life of the leader is {age_s:.1f} s old"
+            yield _bounded("rows", message, age_s, self.bounds.age_s, "--max-age")
         if probe == "ready":
             yield self._training(row)
             if self.row is not None and self.row.phase in UNDER_WAY:
@@ -127,8 +127,8 @@ class HealthFacts:
             return HealthSign("training", False, "no update yet")
         still_s = self._age_s(row.time) + row.times.seconds - row.times.last_update
         done = f"{row.applied:,} of {row.total:,} updates" if row.total else f"{row.applied:,} updates"
-        says = f"{done}, the last one {still_s:.1f} s ago"
-        return _bounded("training", says, still_s, self.bounds.age_s, "--max-age")
+        message = f"{done}, the last one {still_s:.1f} s ago"
+        return _bounded("training", message, still_s, self.bounds.age_s, "--max-age")
 
     def _saved(self) -> HealthSign:
         """Return whether the newest checkpoint or snapshot is young enough."""
@@ -137,14 +137,14 @@ class HealthFacts:
         if not times:
             return HealthSign("saved", most_s is None, "no checkpoint or snapshot yet")
         age_s = self._age_s(max(times))
-        says = f"the newest checkpoint or snapshot is {age_s:.1f} s old"
-        return _bounded("saved", says, age_s, most_s, "--max-save-age")
+        message = f"the newest checkpoint or snapshot is {age_s:.1f} s old"
+        return _bounded("saved", message, age_s, most_s, "--max-save-age")
 
 
-def _bounded(name: str, says: str, seconds: float, most_s: float | None, option: str) -> HealthSign:
+def _bounded(name: str, message: str, seconds: float, most_s: float | None, option: str) -> HealthSign:
     """Return a finding that is bad if `seconds` is above `most_s`, which the user has set with `option`."""
     good = most_s is None or seconds <= most_s
-    return HealthSign(name, good, says if good else f"{says} ({option} {most_s:g})")
+    return HealthSign(name, good, message if good else f"{message} ({option} {most_s:g})")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Health:
     @property
     def line(self) -> str:
         """The answer on one line: the bad signs, or all signs if none is bad."""
-        shown = [sign.says for sign in self.signs if self.good or not sign.good]
+        shown = [sign.message for sign in self.signs if self.good or not sign.good]
         return f"{'' if self.good else 'not '}{_FIRST_WORDS[self.probe]}: {'; '.join(shown)}"
 
     def to_json(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ _RC: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """The colour, the line style and the marker that one arm has in every plot."""
 
     color: str
@@ -77,10 +77,10 @@ class Look:
     marker: str
 
 
-def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each arm, by the arm's name."""
+def line_styles(arms: Sequence[str]) -> dict[str, LineStyle]:
+    """Return the line style of each arm, by the arm's name."""
     parts = zip(cycle(PALETTE), cycle(LINES), cycle(MARKERS))
-    return {arm: Look(color, line, marker) for arm, (color, line, marker) in zip(arms, parts)}
+    return {arm: LineStyle(color, line, marker) for arm, (color, line, marker) in zip(arms, parts)}
 
 
 @contextmanager

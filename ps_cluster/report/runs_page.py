@@ -34,7 +34,7 @@ MOST_SETTINGS = 300  # the most differing settings on the page; a config.yaml ma
 MOST_PROBLEMS = 5  # the most problems that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
 BUSY_SHARE = 0.1  # the largest share of the time spent on reading, because reading takes a core from the training
-IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts a run some seconds after the end of the last run
+IDLE_POLLS = 3  # more than one, because a comparison or a sweep starts a run some seconds after the end of the last run
 
 FILTERS = ("outcome", "mode", "data", "network")
 
@@ -52,11 +52,11 @@ class RunsPage:
     def __init__(self, folder: Path, output: Path, notify: Notify, most_runs: int = MOST_RUNS):
         self._folder, self._output, self._notify, self._most_runs = folder, output.absolute(), notify, most_runs
         self._known: dict[Path, tuple[object, ShownRun]] = {}
-        self._problems: list[str] = []  # the problems that the last `look` has found
+        self._problems: list[str] = []  # the problems that the last `poll` has found
         self._notified: set[str] = set()
         self._left_out = 0
 
-    def look(self) -> list[ShownRun]:
+    def poll(self) -> list[ShownRun]:
         """Return the runs in the folder, newest first, at most `most_runs`.
 
         Raises:
@@ -119,20 +119,20 @@ class RunsPage:
 
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
-    """Rewrite the page repeatedly, until `IDLE_LOOKS` calls of `look` in a row have found no run that trains.
+    """Rewrite the page repeatedly, until `IDLE_POLLS` calls of `poll` in a row have found no run that trains.
 
     Args:
       wait: waits for some seconds. If it returns False, the page is written one last time.
     """
     idle, goes_on, pause_s = 0, True, REWRITE_S
-    while goes_on and idle < IDLE_LOOKS:
+    while goes_on and idle < IDLE_POLLS:
         began = time.monotonic()
-        runs = page.look()
+        runs = page.poll()
         page.write(runs, pause_s)
         idle = 0 if page.is_live(runs) else idle + 1
         pause_s = min(LONGEST_S, max(REWRITE_S, (time.monotonic() - began) / BUSY_SHARE))
         goes_on = wait(pause_s)
-    page.write(page.look(), None)
+    page.write(page.poll(), None)
 
 
 def differing_settings(runs: Sequence[ShownRun]) -> list[Json]:

@@ -276,7 +276,7 @@ class JournalTail:
         self._name, self._read = "", 0  # the newest leader's file, and how many of its rows were read
         self.waiting = NO_ROWS
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the new rows. When a newer leader's file appears, the waiting rows of the earlier leader are dropped."""
         for path in sorted(self._run_dir.journals.glob(f"shard-{self._index}-term-*.bin")):
             if path.name < self._name:

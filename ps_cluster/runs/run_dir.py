@@ -271,13 +271,13 @@ _unprinted: deque[str] = deque(maxlen=100)
 _print_lock = threading.RLock()
 
 
-def say(line: Line) -> None:
+def log_line(line: Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
     _unprinted.append(log_formats.chosen().line(line))
-    say_the_rest()
+    log_pending_lines()
 
 
-def say_the_rest() -> None:
+def log_pending_lines() -> None:
     """Print the lines that could not be printed before, if that is possible now."""
     with _print_lock, contextlib.suppress(OSError):
         while _unprinted:

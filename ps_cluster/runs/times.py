@@ -13,9 +13,9 @@ from pydantic import Strict, model_validator
 
 from ps_cluster.runs.rows import Number, Pair, Row, Seconds
 
-# If the clock's offset changes by more than this between two calls of `look`, the clock was set. Drift is smaller.
+# If the clock's offset changes by more than this between two calls of `poll`, the clock was set. Drift is smaller.
 JUMP_S = 0.5
-_SLACK_S = 0.05  # a time may be read a little before or after the `look` to which it belongs
+_SLACK_S = 0.05  # a time may be read a little before or after the `poll` to which it belongs
 
 
 class TrainingTimes(Row):
@@ -94,15 +94,15 @@ class _ClockSetting:
     """A period in which the machine's clock was off by `shift` seconds, because it had been set."""
 
     shift: float
-    since: float  # the time of the last `look` before the change was noticed, on a clock that was never set
-    until: float = math.inf  # the time of the `look` that noticed the next change, on the same clock
+    since: float  # the time of the last `poll` before the change was noticed, on a clock that was never set
+    until: float = math.inf  # the time of the `poll` that noticed the next change, on the same clock
 
 
 class TrainingClock:
     """A clock that counts seconds of training by the machine's monotonic clock, which can't be set.
 
     Updates carry unix times that other processes read from the machine's clock. If that clock was set in the meantime,
-    `look` notices the jump and `unsettled` removes it from the times.
+    `poll` notices the jump and `unsettled` removes it from the times.
     """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time):
@@ -110,7 +110,7 @@ class TrainingClock:
         self._wall = wall
         self._offset = wall() - monotonic()
         self._settings = [_ClockSetting(0.0, -math.inf)]
-        self._looked = wall()  # unix time of the last `look`, on a clock that was never set
+        self._looked = wall()  # unix time of the last `poll`, on a clock that was never set
         self._times = TrainingTimes()
         self._zero: float | None = None  # the monotonic time of training second 0; None: training has not begun
 
@@ -147,7 +147,7 @@ class TrainingClock:
         if self._zero is None:
             self._zero = self._monotonic() - self._times.seconds
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check whether the machine's clock was set. Call this before using times that were taken since the last call."""
         monotonic, wall = self._monotonic(), self._wall()
         change = wall - monotonic - self._offset
@@ -160,7 +160,7 @@ class TrainingClock:
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Correct unix times, float64 […], for changes of the clock. All are from before the last `look`; 0 stays 0."""
+        """Correct unix times, float64 […], for changes of the clock. All are from before the last `poll`; 0 stays 0."""
         if len(self._settings) == 1:
             return unix
         # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.

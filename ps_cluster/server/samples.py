@@ -1,11 +1,11 @@
 """Keep everything from which a few sampled updates were computed, so that the evaluator can compute them again.
 
-    chief      arm ──►                            reserves a place for one update, or for the next update of one worker
+    chief      reserve ──►                        reserves a buffer for one update, or for the next update of one worker
     worker     pull or exchange ──► keep_given    the weights and statistics that the worker gets for its step
     worker     push ──► keep_change               the gradient, weights and slots before and after, at some positions
-    chief      take ──►                           reads everything that was kept, and frees the place
+    chief      take ──►                           reads everything that was kept, and frees the buffer
 
-A place is the memory for one sampled update. A place is armed while it is reserved for an update. Everything is read
+A buffer is the memory for one sampled update. Everything is read
 and kept in the critical section of the shard, together with the pull or push itself. The weights that a pull has given
 to a worker are kept completely, because the gradient can't be computed again from a part of them. For the other vectors
 a sample of positions is enough, because most rules update each weight independently. For a rule that needs whole
@@ -26,14 +26,14 @@ from ps_cluster.runs.update_samples import LARGEST_MATRIX, SampledShard
 from ps_cluster.server.kept_rows import KeptRows, RowValues
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
-NOT_ARMED = -2  # the update number of a place that is not reserved; no update has this number
-_EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
+NOT_RESERVED = -2  # the update number of a buffer that is not reserved; no update has this number
+_EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a buffer
 
-MOST_PLACES = 8  # the largest number of places
-MOST_BYTES = 2**22  # the limit for all places together, unless a single place needs more
+MOST_BUFFERS = 8  # the largest number of buffers
+MOST_BYTES = 2**22  # the limit for all buffers together, unless a single buffer needs more
 WHOLE_UP_TO = 32_768  # the vectors of shards with at most this many weights are kept completely
 ALL_WORKERS = -1  # instead of a worker's number: the update is the mean of a round
-ANY_WORKER = -2  # instead of a worker's number: this place keeps an update of any worker
+ANY_WORKER = -2  # instead of a worker's number: this buffer keeps an update of any worker
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class KeptState:
 class KeptUpdate(NamedTuple):
     """Everything that the shard has kept of one sampled update, read at the same moment."""
 
-    update: tf.Tensor  # int64 [], the number of the update; NOT_ARMED if there is none
+    update: tf.Tensor  # int64 [], the number of the update; NOT_RESERVED if there is none
     stage: tf.Tensor  # int64 []
     pulled_by: tf.Tensor  # int64 [2], the version that was pulled, and the worker that pulled it
     given: tf.Tensor  # [vectors * n] in the dtype of the wire
@@ -76,15 +76,15 @@ class KeptUpdate(NamedTuple):
 
 
 class UpdateSamples:
-    """The places in which a shard keeps sampled updates. Create it on the shard's device.
+    """The buffers in which a shard keeps sampled updates. Create it on the shard's device.
 
-    If a pull gives one vector of n weights, the places take at most the memory of two vectors, or `MOST_BYTES` if that
+    If a pull gives one vector of n weights, the buffers take at most the memory of two vectors, or `MOST_BYTES` if that
     is more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
-    If a single matrix needs more, the places take more. Matrices with more than `LARGEST_MATRIX` weights are not kept
+    If a single matrix needs more, the buffers take more. Matrices with more than `LARGEST_MATRIX` weights are not kept
     as a whole.
 
     Attributes:
-      places: the number of updates that can be kept at a time.
+      buffers: the number of updates that can be kept at a time.
     """
 
     def __init__(
@@ -121,27 +121,29 @@ class UpdateSamples:
             self._stride, self._count = 1, max(self._count, *(one.size for one in matrices))
             begins = {*range(0, self._length, self._count), *(one.begin for one in matrices)}
             self._begins = sorted({min(begin, self._length - self._count) for begin in begins})
-        place_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
-        most = 1 if state.tables else MOST_PLACES
-        self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, most))
+        buffer_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
+        most = 1 if state.tables else MOST_BUFFERS
+        self.buffers = int(np.clip(MOST_BYTES // max(1, buffer_bytes), 1, most))
 
-        def for_places(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
-            return tf.Variable(tf.zeros([self.places, *shape], dtype), trainable=False)
+        def for_buffers(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
+            return tf.Variable(tf.zeros([self.buffers, *shape], dtype), trainable=False)
 
         with tf.device(device):
-            self._armed = tf.Variable(tf.fill([self.places], tf.constant(NOT_ARMED, tf.int64)), trainable=False)
-            self._awaited = for_places(dtype=tf.int64)  # the worker whose next update is to be kept, or ANY_WORKER
-            self._offsets, self._stages = for_places(dtype=tf.int64), for_places(dtype=tf.int64)
+            self._reserved_for = tf.Variable(
+                tf.fill([self.buffers], tf.constant(NOT_RESERVED, tf.int64)), trainable=False
+            )
+            self._awaited = for_buffers(dtype=tf.int64)  # the worker whose next update is to be kept, or ANY_WORKER
+            self._offsets, self._stages = for_buffers(dtype=tf.int64), for_buffers(dtype=tf.int64)
             # The version that was pulled, and the worker that pulled it.
-            self._pulled_by = for_places(2, dtype=tf.int64)
-            self._given = for_places(given, dtype=wire)
-            self._given_statistics = for_places(statistics)
-            self._at_pull = for_places(1 + len(self._of_pull), self._count)  # the weights at the pull, and `of_pull`
-            self._numbers_at_pull = for_places(len(self._pull_numbers))
-            self._before = for_places(2 + len(self._slots), self._count)  # gradient, weights, slots
-            self._after = for_places(1 + len(self._slots), self._count)  # weights, slots
-            self._statistics = for_places(3, statistics)  # fresh, before, after
-            self._slot_numbers = for_places(2, len(self._numbers))  # before, after
+            self._pulled_by = for_buffers(2, dtype=tf.int64)
+            self._given = for_buffers(given, dtype=wire)
+            self._given_statistics = for_buffers(statistics)
+            self._at_pull = for_buffers(1 + len(self._of_pull), self._count)  # the weights at the pull, and `of_pull`
+            self._numbers_at_pull = for_buffers(len(self._pull_numbers))
+            self._before = for_buffers(2 + len(self._slots), self._count)  # gradient, weights, slots
+            self._after = for_buffers(1 + len(self._slots), self._count)  # weights, slots
+            self._statistics = for_buffers(3, statistics)  # fresh, before, after
+            self._slot_numbers = for_buffers(2, len(self._numbers))  # before, after
             self._rows = [KeptRows(table) for table in state.tables]
 
     # The shard calls these methods in its critical section. Some of them return 0 only so that later operations can
@@ -156,7 +158,7 @@ class UpdateSamples:
         statistics: tf.Tensor,
         rows: Sequence[tuple[tf.Tensor, tf.Tensor]] = (),
     ) -> tf.Tensor:
-        """Keep the values that a worker pulls for an update, if a place is reserved for it. Returns 0, int32 [].
+        """Keep the values that a worker pulls for an update, if a buffer is reserved for it. Returns 0, int32 [].
 
         Args:
           update, worker, version: int64 [].
@@ -164,22 +166,25 @@ class UpdateSamples:
           statistics: float32 [m].
           rows: for each group of tables, the places or keys, int64 [u], and the rows, [u * width].
         """
-        armed, awaited = self._armed.read_value(), self._awaited.read_value()
+        reserved, awaited = self._reserved_for.read_value(), self._awaited.read_value()
         is_next = (
-            tf.equal(awaited, worker) & (armed >= 0) & (update >= armed) & tf.equal(self._stages.read_value(), _EMPTY)
+            tf.equal(awaited, worker)
+            & (reserved >= 0)
+            & (update >= reserved)
+            & tf.equal(self._stages.read_value(), _EMPTY)
         )
-        place = _first(tf.equal(armed, update) & tf.equal(awaited, ANY_WORKER) | is_next)
+        buffer = _first(tf.equal(reserved, update) & tf.equal(awaited, ANY_WORKER) | is_next)
 
         def keep() -> tf.Tensor:
-            positions = self._positions(place)
+            positions = self._positions(buffer)
             parts = [self._state.weights, *(self._state.of_pull[name] for name in self._of_pull)]
             numbers = [self._state.of_pull[name].sparse_read(worker) for name in self._pull_numbers]
             given_rows = [
                 kept.keep_given(*places_and_rows) for kept, places_and_rows in zip(self._rows, rows, strict=True)
             ]
             return _write(
-                place,
-                (self._armed, update),
+                buffer,
+                (self._reserved_for, update),
                 (self._awaited, tf.constant(ANY_WORKER, tf.int64)),
                 (self._pulled_by, tf.stack([version, worker])),
                 (self._given, given),
@@ -190,7 +195,7 @@ class UpdateSamples:
                 also=given_rows,
             )
 
-        return tf.cond(place >= 0, keep, lambda: tf.constant(0))
+        return tf.cond(buffer >= 0, keep, lambda: tf.constant(0))
 
     def keep_change(
         self,
@@ -211,15 +216,15 @@ class UpdateSamples:
           change: changes the weights, and returns the new version, int64 [].
           rows: the gradients of rows of embedding tables, as received.
         """
-        is_given = tf.equal(self._armed.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
+        is_given = tf.equal(self._reserved_for.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
         is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
-        place = _first(is_given & is_the_same)
-        is_kept = place >= 0
+        buffer = _first(is_given & is_the_same)
+        is_kept = buffer >= 0
 
         def before() -> tf.Tensor:
-            positions = self._positions(place)
+            positions = self._positions(buffer)
             return _write(
-                place,
+                buffer,
                 (self._before, tf.stack([tf.gather(gradient, positions), *self._parts(positions, worker)])),
                 (self._statistics, tf.stack([fresh, self._state.statistics.read_value(), tf.zeros_like(fresh)])),
                 (self._slot_numbers, tf.stack([self._numbers_now(), tf.zeros([len(self._numbers)])])),
@@ -227,11 +232,11 @@ class UpdateSamples:
             )
 
         def after() -> tf.Tensor:
-            fresh, statistics, _ = tf.unstack(self._statistics.sparse_read(place))
-            numbers, _ = tf.unstack(self._slot_numbers.sparse_read(place))
+            fresh, statistics, _ = tf.unstack(self._statistics.sparse_read(buffer))
+            numbers, _ = tf.unstack(self._slot_numbers.sparse_read(buffer))
             return _write(
-                place,
-                (self._after, tf.stack(self._parts(self._positions(place), worker))),
+                buffer,
+                (self._after, tf.stack(self._parts(self._positions(buffer), worker))),
                 (self._statistics, tf.stack([fresh, statistics, self._state.statistics.read_value()])),
                 (self._slot_numbers, tf.stack([numbers, self._numbers_now()])),
                 (self._stages, tf.constant(_CHANGED, tf.int64)),
@@ -245,9 +250,9 @@ class UpdateSamples:
         with tf.control_dependencies([kept]):
             return tf.identity(changed)
 
-    def _positions(self, place: tf.Tensor) -> tf.Tensor:
-        """Return the positions of the weights that are kept at a place, int64 [count]."""
-        places = self._offsets.sparse_read(place) + self._stride * tf.range(self._count, dtype=tf.int64)
+    def _positions(self, buffer: tf.Tensor) -> tf.Tensor:
+        """Return the positions of the weights that are kept at a buffer, int64 [count]."""
+        places = self._offsets.sparse_read(buffer) + self._stride * tf.range(self._count, dtype=tf.int64)
         return places % max(1, self._length)
 
     def _parts(self, positions: tf.Tensor, worker: tf.Tensor) -> list[tf.Tensor]:
@@ -271,49 +276,49 @@ class UpdateSamples:
     # The chief calls these methods.
 
     @graph
-    def _arm(self, place: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-        def arm() -> tf.Tensor:
-            variables = self._armed, self._awaited, self._offsets, self._stages
-            return _write(place, *zip(variables, (update, worker, offset, tf.constant(_EMPTY, tf.int64))))
+    def _reserve(self, buffer: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+        def reserve() -> tf.Tensor:
+            variables = self._reserved_for, self._awaited, self._offsets, self._stages
+            return _write(buffer, *zip(variables, (update, worker, offset, tf.constant(_EMPTY, tf.int64))))
 
         with tf.device(self._device):
-            return self._section.execute(arm)
+            return self._section.execute(reserve)
 
-    def arm(self, place: int, update: int, *, worker: int = ANY_WORKER, offset: int) -> None:
-        """Reserve a place for keeping an update.
+    def reserve(self, buffer: int, update: int, *, worker: int = ANY_WORKER, offset: int) -> None:
+        """Reserve a buffer for keeping an update.
 
         Args:
           update: the number of the update.
-          worker: if a worker is named, the place keeps that worker's first update whose number is at least `update`.
+          worker: if a worker is named, the buffer keeps that worker's first update whose number is at least `update`.
           offset: a random number. It selects the positions at which vectors are kept, because large vectors are kept
             only in part.
         """
         if self._begins:
             offset = self._begins[offset % len(self._begins)]
-        self._arm(*(tf.constant(value, tf.int64) for value in (place, update, worker, offset)))
+        self._reserve(*(tf.constant(value, tf.int64) for value in (buffer, update, worker, offset)))
 
     @graph
-    def _take(self, place: tf.Tensor) -> KeptUpdate:
+    def _take(self, buffer: tf.Tensor) -> KeptUpdate:
         def take() -> KeptUpdate:
             kept = KeptUpdate(
-                update=self._armed.sparse_read(place),
-                stage=self._stages.sparse_read(place),
-                pulled_by=self._pulled_by.sparse_read(place),
-                given=self._given.sparse_read(place),
-                given_statistics=self._given_statistics.sparse_read(place),
-                at_pull=self._at_pull.sparse_read(place),
-                numbers_at_pull=self._numbers_at_pull.sparse_read(place),
-                before=self._before.sparse_read(place),
-                after=self._after.sparse_read(place),
-                statistics=self._statistics.sparse_read(place),
-                slot_numbers=self._slot_numbers.sparse_read(place),
-                positions=self._positions(place),
+                update=self._reserved_for.sparse_read(buffer),
+                stage=self._stages.sparse_read(buffer),
+                pulled_by=self._pulled_by.sparse_read(buffer),
+                given=self._given.sparse_read(buffer),
+                given_statistics=self._given_statistics.sparse_read(buffer),
+                at_pull=self._at_pull.sparse_read(buffer),
+                numbers_at_pull=self._numbers_at_pull.sparse_read(buffer),
+                before=self._before.sparse_read(buffer),
+                after=self._after.sparse_read(buffer),
+                statistics=self._statistics.sparse_read(buffer),
+                slot_numbers=self._slot_numbers.sparse_read(buffer),
+                positions=self._positions(buffer),
                 tables=[rows.read() for rows in self._rows],
             )
             with tf.control_dependencies(tf.nest.flatten(kept)):
-                nothing = tf.constant(NOT_ARMED, tf.int64), tf.constant(_EMPTY, tf.int64)
-                disarmed = _write(place, *zip((self._armed, self._stages), nothing))
-            with tf.control_dependencies([disarmed]):
+                nothing = tf.constant(NOT_RESERVED, tf.int64), tf.constant(_EMPTY, tf.int64)
+                freed = _write(buffer, *zip((self._reserved_for, self._stages), nothing))
+            with tf.control_dependencies([freed]):
                 copied: KeptUpdate = tf.nest.map_structure(tf.identity, kept)
                 return copied
 
@@ -321,9 +326,9 @@ class UpdateSamples:
             taken: KeptUpdate = self._section.execute(take)
             return taken
 
-    def take(self, place: int) -> SampledShard | None:
-        """Return the update that was kept at a place, and free the place; None if no update is complete there."""
-        kept = self._take(tf.constant(place, tf.int64))
+    def take(self, buffer: int) -> SampledShard | None:
+        """Return the update that was kept at a buffer, and free the buffer; None if no update is complete there."""
+        kept = self._take(tf.constant(buffer, tf.int64))
         if int(kept.stage) != _CHANGED:
             return None
         (version, worker), (gradient, *state_before) = kept.pulled_by.numpy().tolist(), kept.before.numpy()
@@ -349,12 +354,12 @@ class UpdateSamples:
 
 
 def _first(chosen: tf.Tensor) -> tf.Tensor:
-    """Return the index of the first chosen place, int64 []; -1 if none is chosen. `chosen`: bool [places]."""
+    """Return the index of the first chosen buffer, int64 []; -1 if none is chosen. `chosen`: bool [buffers]."""
     return tf.where(tf.reduce_any(chosen), tf.argmax(tf.cast(chosen, tf.int32)), tf.constant(-1, tf.int64))
 
 
-def _write(place: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor], also: Sequence[tf.Operation] = ()) -> tf.Tensor:
-    """Write each value into the row `place` of its variable, and run the operations `also`. Returns 0, int32 []."""
-    written = [variable.scatter_update(tf.IndexedSlices(value[None], place[None])) for variable, value in values]
+def _write(buffer: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor], also: Sequence[tf.Operation] = ()) -> tf.Tensor:
+    """Write each value into the row `buffer` of its variable, and run the operations `also`. Returns 0, int32 []."""
+    written = [variable.scatter_update(tf.IndexedSlices(value[None], buffer[None])) for variable, value in values]
     with tf.control_dependencies([*written, *also]):
         return tf.constant(0)

@@ -326,22 +326,22 @@ class ParameterStore:
         return sum(shard.checkpoint.bytes for shard in self.shards)
 
     @property
-    def sample_places(self) -> int:
+    def sample_buffers(self) -> int:
         """The number of sampled updates that every shard can keep at a time."""
-        return min((shard.samples.places for shard in self.shards if shard.samples), default=0)
+        return min((shard.samples.buffers for shard in self.shards if shard.samples), default=0)
 
-    def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
-        """Reserve a place in every shard for keeping an update, see `UpdateSamples.arm`."""
+    def reserve_sample(self, buffer: int, update: int, *, worker: int, offset: int) -> None:
+        """Reserve a buffer of every shard for an update, see `UpdateSamples.reserve`."""
 
-        def arm(shard: ParameterShard) -> None:
+        def reserve(shard: ParameterShard) -> None:
             if shard.samples is not None:
-                shard.samples.arm(place, update, worker=worker, offset=offset)
+                shard.samples.reserve(buffer, update, worker=worker, offset=offset)
 
-        self._on_all(arm)
+        self._on_all(reserve)
 
-    def take_sample(self, place: int) -> list[SampledShard | None]:
-        """Return each shard's part of the update for which a place was reserved, see `UpdateSamples.take`."""
-        taken = self._on_all(lambda shard: shard.samples.take(place) if shard.samples else None)
+    def take_sample(self, buffer: int) -> list[SampledShard | None]:
+        """Return each shard's part of the update for which a buffer was reserved, see `UpdateSamples.take`."""
+        taken = self._on_all(lambda shard: shard.samples.take(buffer) if shard.samples else None)
         return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:

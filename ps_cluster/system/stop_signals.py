@@ -11,7 +11,7 @@ from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal.signal` takes and returns it
 
-_LOOK_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 def stop_signals() -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class StopRequests:
         """Wait for `seconds`, or until a stop signal arrives. Return True if no stop signal has arrived so far."""
         until = time.monotonic() + seconds
         while not self.count and (left := until - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_S, left))  # a signal does not end a sleep
+            time.sleep(min(_POLL_INTERVAL_S, left))  # a signal does not end a sleep
         return not self.count
 
     def _note(self, number: int, _: FrameType | None) -> None:

@@ -50,7 +50,7 @@ class Usage:
         self._peak_sum: int | None = None
         self._next_memory_s = 0.0
 
-    def look(self, processes: Mapping[int, Task]) -> None:
+    def poll(self, processes: Mapping[int, Task]) -> None:
         """Measure `processes` (tasks by pid), which run now. In all calls, a pid has to stand for the same process."""
         for pid, task in processes.items():
             row = self._processes.get(pid) or ProcessUsage(type=task.type, index=task.index, pid=pid)

@@ -215,7 +215,7 @@ def train_at_once(
     fleet: Fleet, requests: StopRequests, notify: Notify, *,
     start_next: Callable[[], bool],
     ended: Callable[[EndedJob], None],
-    look: Callable[[], None] = lambda: None,
+    poll: Callable[[], None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] | None = None,
 ) -> int:  # fmt: skip
@@ -226,7 +226,7 @@ def train_at_once(
     Args:
       start_next: starts the next run in `fleet`, and returns whether there was one.
       ended: is called with each run that is over.
-      look: is called about every `POLL_INTERVAL_S` seconds, so that the caller can read new scores of the runs.
+      poll: called about every `POLL_INTERVAL_S` seconds, so that the caller can read new scores of the runs.
     """
     clock = clock or AwakeClock()
     passed_on, deadline = 0, math.inf
@@ -234,7 +234,7 @@ def train_at_once(
         while True:
             for one in fleet.poll():
                 ended(one)
-            look()
+            poll()
             while not requests.count and fleet.has_room and start_next():
                 pass
             if requests.count and not passed_on:

@@ -57,7 +57,7 @@ CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than the time after which a task counts as standing still
 _WORD_BYTES = 8
-_LOOKS = 10  # how many times a `RoundWatch` checks the time within its limit
+_CHECKS_WITHIN_LIMIT = 10  # how many times a `RoundWatch` checks the time within its limit
 
 RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -364,7 +364,7 @@ class RoundWatch:
         self._thread.join()  # otherwise a watch that has just woken up could give up after the last round
 
     def _watch(self) -> None:
-        while not self._over.wait(self._limit_s / _LOOKS):
+        while not self._over.wait(self._limit_s / _CHECKS_WITHIN_LIMIT):
             if self._clock() - self._moved_s > self._limit_s:
                 self._give_up(self._limit_s)
                 return

@@ -20,7 +20,7 @@ from ps_cluster.models.build import before_each_embedding
 from ps_cluster.models.build import build as build_model
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.server.arrangement import Arrangement, Part, RowRange
 from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.store import ParameterStore
@@ -135,15 +135,15 @@ def make_network(
             examples = dataset.inputs("train")  # the first examples may determine initial weights
             model = build_model(config.model, dataset.spec, seed=config.training.seed, examples=examples)
         for line in unused_parts(model, config):
-            say(line)
+            log_line(line)
         check_image_sizes(model, config)
-        tables = find_tables(model, dataset.spec, rows_from=config.model.rows_from, against=against, say=say)
+        tables = find_tables(model, dataset.spec, rows_from=config.model.rows_from, against=against, notify=log_line)
         check_keyed(config, tables)
         network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:
             network.count_calls(dataset.spec)
         if warning := check_memory(config, network, dataset.spec, free):
-            say(warning)
+            log_line(warning)
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     matrices = tuple(network.weights.matrices(config.optimizer.matrix_patterns))

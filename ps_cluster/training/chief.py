@@ -15,7 +15,7 @@ import tensorflow as tf
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, PS, Task
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.runs.training_phases import Phase
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.stop_signals import Drain
@@ -100,17 +100,17 @@ class BackgroundPoller:
     def is_under_way(self) -> bool:
         return self._under_way is not None
 
-    def begin(self, look: Callable[[], None]) -> None:
-        """Begin a check by calling `look` in the thread. Call this only while no check is under way."""
-        self._under_way = self._pool.submit(look)
+    def begin(self, poll: Callable[[], None]) -> None:
+        """Begin a check by calling `poll` in the thread. Call this only while no check is under way."""
+        self._under_way = self._pool.submit(poll)
 
     def ended_within(self, seconds: float) -> bool:
         """Wait at most `seconds` for the current check; return whether it has ended. If it failed, raise its error."""
-        if (look := self._under_way) is not None:
-            if not wait([look], seconds).done:
+        if (poll := self._under_way) is not None:
+            if not wait([poll], seconds).done:
                 return False
             self._under_way = None
-            look.result()
+            poll.result()
         return True
 
 
@@ -198,7 +198,7 @@ class Chief:
             while not (self._progress.completed or drain.is_set() or self._session.broken):
                 self._dispatch()
                 drain.wait(self._until_next_look_s())
-                if self._look("training"):
+                if self._poll("training"):
                     return  # updates may be missing; if so, the proof names the first missing one
             self._work.ends = True
             self._finish_steps_under_way(drain)
@@ -209,7 +209,7 @@ class Chief:
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
 
-    def _look(self, phase: Phase) -> bool:
+    def _poll(self, phase: Phase) -> bool:
         """Begin a check of the ledger, or continue to wait for a check that takes long.
 
         Returns whether all work was done before the check, and no more work will be handed out. Raises the error of the
@@ -253,7 +253,7 @@ class Chief:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
         late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.take_late_dispatches(late_after_s, self._work.workers):
-            say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
+            log_line(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
             self._work.repeat(steps)
 
     def _ask_late_workers_to_restart(self) -> None:
@@ -277,7 +277,7 @@ class Chief:
         if asked:
             why = f"it has sent no gradient for {late_after_s:.0f} s, and the other workers wait for it"
             for worker in asked:
-                say(f"worker-{worker} has to start again: {why}")
+                log_line(f"worker-{worker} has to start again: {why}")
                 self._late[worker] = _LateWorker(open_round, now_s)
             self._start_again(asked, why)
 
@@ -311,8 +311,8 @@ class Chief:
                 # If another leader follows, it computes all other updates again.
                 if self._lost_after_s < math.inf:
                     self._progress.leaves = True
-                    return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
+                    return log_line(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
                 raise TimeoutError(line)
             time.sleep(POLL_S)
-            if self._look("draining"):
+            if self._poll("draining"):
                 return  # no step is under way any more, so updates that are still outstanding are lost

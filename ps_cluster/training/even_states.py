@@ -15,7 +15,7 @@ REST_FACTOR = 20  # the time between two pauses is at least this many times as l
 class EvenStates:
     """Keeps the time of the last even state, and whether the chief pauses for the next one.
 
-    Call `look` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each
+    Call `poll` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each
     save.
     """
 
@@ -24,8 +24,8 @@ class EvenStates:
         self._clock = clock
         self._since_s = clock()  # the time of the last even state, or of the end of the last pause
         self._every_s = EVEN_STATE_EVERY_S if has_even else min(EVEN_STATE_EVERY_S, snapshot_every_s)
-        self._applied = 0  # the number of updates applied at the last call of `look`
-        self._resting_at = 0  # the number of updates applied at the last call of `look` during a pause
+        self._applied = 0  # the number of updates applied at the last call of `poll`
+        self._resting_at = 0  # the number of updates applied at the last call of `poll` during a pause
 
     @property
     def rests(self) -> bool:
@@ -37,7 +37,7 @@ class EvenStates:
         """The seconds since the chief began the pause for an even state; negative while the chief hands out steps."""
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
-    def look(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
+    def poll(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
         """Note the progress. Return whether to save a snapshot now, because the chief pauses and all steps have ended.
 
         A pause ends without a snapshot if no update is applied for longer than an update takes.

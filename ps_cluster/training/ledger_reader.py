@@ -11,7 +11,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.runs.checkpoints import WAITING
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.server.store import Ledgers, ParameterStore
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.run_progress import RunProgress
@@ -26,7 +26,7 @@ class LedgerReader:
         progress: RunProgress,
         journals: Sequence[Journal],
         *,
-        notify: Notify = say,
+        notify: Notify = log_line,
         on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
     ):
         """Create a reader.
@@ -42,7 +42,7 @@ class LedgerReader:
         self._refused = False
         self._on_rows = on_rows
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the new rows. If the disk refuses a write, this is reported once, and training continues."""
         self._keep_rows(self._store.read_ledgers(self._progress.positions))
 

@@ -20,11 +20,11 @@ from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import CLOSURE_ERRORS, is_ps_failure, is_worker_failure, server_def, update_server_def
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.system import connections
 from ps_cluster.system.probes import working
 
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 _LONGEST_GAP_S = 15.0  # if two checks for silent workers are farther apart than this, silence is measured from 0 again
 MOST_ERROR_CHARACTERS = 150  # longer errors are shortened in messages to the user
 _RETRY_S = 0.5  # the pause before a dispatch is tried again that cannot succeed at once
@@ -42,7 +42,7 @@ class Membership:
         self, addresses: Mapping[int, str], present: Iterable[int], why_refused: Callable[[Task], str | None],
         *, keep_s: int | None = None, lost_after_s: float = math.inf,
         reach: Callable[[Mapping[int, str]], set[int]] = working,
-        disconnect: Callable[[str], None] = connections.cut, notify: Notify = say,
+        disconnect: Callable[[str], None] = connections.cut, notify: Notify = log_line,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Start with the workers `present`.
@@ -131,7 +131,7 @@ class Membership:
             address = self._addresses[worker]
             if self._reach({worker: address}) and self._try_to_take_in(worker):
                 return
-            self._over.wait(LOOK_EVERY_S)
+            self._over.wait(POLL_INTERVAL_S)
 
     def _try_to_take_in(self, worker: int) -> bool:
         with self._update:

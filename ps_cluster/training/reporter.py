@@ -17,7 +17,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult, WorkFile
-from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.runs.run_dir import RunDir, log_line
 from ps_cluster.runs.training_phases import Phase
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.tensorboard_files import TrainingWriter
@@ -61,7 +61,7 @@ class Reporter:
                 self._show_staleness(self._tensorboard, last=phase == "ended")
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
-            say(
+            log_line(
                 DISK_REFUSES(f"training continues, but a row of progress can't be written: {one_line(str(error), 200)}")
             )
 

@@ -42,7 +42,7 @@ ROUNDING = 1e-9  # the largest error of a quotient that is a whole number, such 
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
-class _Look(NamedTuple):
+class _Totals(NamedTuple):
     """The numbers of updates and examples that had been applied when the ledger was read."""
 
     monotonic_s: float
@@ -99,7 +99,7 @@ class RunProgress:
         self._handing_out = threading.Lock()  # the chief hands out steps in one thread and reads the ledger in another
         self._tally = AppliedTotals()
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last row of progress
-        self._looks: deque[_Look] = deque()  # within RATE_WINDOW_S
+        self._recent: deque[_Totals] = deque()  # within RATE_WINDOW_S
         # (worker, pid) → when its newest update was applied, unix s.
         self._last_update: dict[tuple[int, int], float] = {}
         self._gaps: dict[int, deque[float]] = {}  # worker → the mean seconds between its updates, one value per check
@@ -201,9 +201,9 @@ class RunProgress:
         for of_shard in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
             self._tally.add_work(of_shard)  # the joined row names only the worker of the first shard
         now = self.clock.monotonic
-        self._looks.append(_Look(now, self.applied, self.examples))
-        while now - self._looks[0].monotonic_s > RATE_WINDOW_S:
-            self._looks.popleft()
+        self._recent.append(_Totals(now, self.applied, self.examples))
+        while now - self._recent[0].monotonic_s > RATE_WINDOW_S:
+            self._recent.popleft()
 
     def _count_rows(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
@@ -245,7 +245,7 @@ class RunProgress:
 
     def unsettled(self, ledgers: Ledgers) -> Ledgers:
         """Return `ledgers` with all times corrected for changes of the machine's clock since the training began."""
-        self.clock.look()
+        self.clock.poll()
         rows = [of_shard.copy() for of_shard in ledgers.rows]
         for of_shard in rows:
             for name in TIME_COLUMNS:
@@ -309,19 +309,19 @@ class RunProgress:
         return self._tally.staleness.copy()
 
     def updates_per_second(self) -> float:
-        return self._per_second(lambda look: look.updates)
+        return self._per_second(lambda totals: totals.updates)
 
     def examples_per_second(self) -> float:
-        return self._per_second(lambda look: look.examples)
+        return self._per_second(lambda totals: totals.examples)
 
     def epochs_per_second(self) -> float:
         return self.examples_per_second() / self._train_examples
 
-    def _per_second(self, number: Callable[[_Look], int]) -> float:
-        """Return how fast a number grows, per second; 0 until this is known. `number`: returns it from a `_Look`."""
-        if not self._looks:
+    def _per_second(self, number: Callable[[_Totals], int]) -> float:
+        """Return how fast a number grows, per second; 0 until this is known. `number`: returns it from a `_Totals`."""
+        if not self._recent:
             return 0.0
-        oldest, newest = self._looks[0], self._looks[-1]
+        oldest, newest = self._recent[0], self._recent[-1]
         seconds = newest.monotonic_s - oldest.monotonic_s
         return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
 

@@ -39,10 +39,10 @@ GIVEN_UP_AFTER = 4_096  # an incomplete sample is given up after this many furth
 
 
 @dataclass
-class _Armed:
-    """A place that is reserved in the memory of each parameter server to record the inputs and results of an update."""
+class _Reservation:
+    """A buffer that each parameter server has reserved, to record the inputs and results of an update."""
 
-    place: int  # the number of the place
+    buffer: int  # the index of the buffer
     first: int  # the update to sample; if `worker` is set, the lowest number that the worker's next update may have
     worker: int  # the worker whose next update is sampled; ANY_WORKER to sample the update `first`
     rows: list[dict[int, np.void]]  # for each shard, step → row of the update
@@ -57,8 +57,8 @@ class UpdateSampler:
         self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
         self._fewest = config.gradients_per_update
         self._one_worker_each = not config.mode_kind.averages and not config.mode_kind.shares_steps
-        self._free = list(range(store.sample_places))
-        self._armed: list[_Armed] = []
+        self._free = list(range(store.sample_buffers))
+        self._reservations: list[_Reservation] = []
         # Worker → the number of its updates that were sampled in this session.
         self._sampled: Counter[int] = Counter(dict.fromkeys(range(config.training_workers), 0))
         # Worker → the step of its first push in the whole training. After a resume this stays empty, because the files of a
@@ -71,26 +71,26 @@ class UpdateSampler:
         self._next = 0  # the first update that has not been a candidate yet
 
     def start(self) -> None:
-        """Tell the parameter servers which updates to record first: reserve a place in their memory for each of them.
+        """Tell the parameter servers which updates to record first: reserve a buffer for each of them.
 
         Call this before the first step is handed out.
         """
-        self._arm()
+        self._reserve()
 
-    def look(self, rows: Sequence[np.ndarray]) -> None:
-        """Process the new rows of each shard, write the samples that are complete, and reserve the free places again.
+    def poll(self, rows: Sequence[np.ndarray]) -> None:
+        """Process the new rows of each shard, write the samples that are complete, and reserve the free buffers again.
 
         Args:
           rows: for each shard, a structured array [k] of `ledger.ROW`.
         """
-        if not self._store.sample_places:
+        if not self._store.sample_buffers:
             return
         self._note(rows)
-        for armed in [armed for armed in self._armed if self._is_over(armed)]:
-            self._armed.remove(armed)
-            self._free.append(armed.place)
-            self._collect(armed)
-        self._arm()
+        for reservation in [reservation for reservation in self._reservations if self._is_over(reservation)]:
+            self._reservations.remove(reservation)
+            self._free.append(reservation.buffer)
+            self._collect(reservation)
+        self._reserve()
 
     def _note(self, rows: Sequence[np.ndarray]) -> None:
         for index, of_shard in enumerate(rows):
@@ -99,32 +99,32 @@ class UpdateSampler:
                 self._sampled.setdefault(worker, 0)
                 if self._is_new:
                     self._first_steps.setdefault(worker, int(steps[workers == worker][0]))
-            for armed in self._armed:
-                if armed.worker == ANY_WORKER:
-                    chosen = np.flatnonzero(steps // self._steps_per_update == armed.first)
-                elif armed.rows[index]:
+            for reservation in self._reservations:
+                if reservation.worker == ANY_WORKER:
+                    chosen = np.flatnonzero(steps // self._steps_per_update == reservation.first)
+                elif reservation.rows[index]:
                     continue
                 else:
-                    chosen = np.flatnonzero((workers == armed.worker) & (steps >= armed.first))[:1]
-                armed.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
+                    chosen = np.flatnonzero((workers == reservation.worker) & (steps >= reservation.first))[:1]
+                reservation.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
-    def _is_over(self, armed: _Armed) -> bool:
-        """Return whether every shard has applied the update for which a place is reserved, or has passed it long ago."""
-        fewest = min(map(len, armed.rows))
+    def _is_over(self, reservation: _Reservation) -> bool:
+        """Return whether every shard has applied the update for which a buffer is reserved, or has passed it long ago."""
+        fewest = min(map(len, reservation.rows))
         if self._steps_per_update == 1:
             is_applied = fewest > 0
         else:
-            is_applied = fewest >= self._fewest and self._progress.applied > armed.first
-        return is_applied or self._progress.applied > armed.first + GIVEN_UP_AFTER
+            is_applied = fewest >= self._fewest and self._progress.applied > reservation.first
+        return is_applied or self._progress.applied > reservation.first + GIVEN_UP_AFTER
 
-    def _collect(self, armed: _Armed) -> None:
-        """Write the sample of a place if every shard has kept its part."""
-        rows = armed.rows
-        shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
+    def _collect(self, reservation: _Reservation) -> None:
+        """Write the sample of a buffer if every shard has kept its part."""
+        rows = reservation.rows
+        shards = [shard for shard in self._store.take_sample(reservation.buffer) if shard is not None]
         if len(shards) < len(rows) or not rows[0] or any(of_shard.keys() != rows[0].keys() for of_shard in rows):
             return
         if not all(map(self._belong_together, shards, rows)):
-            return  # the step was handed out again, or the place was reserved too late
+            return  # the step was handed out again, or the buffer was reserved too late
         gradients = [
             SampledGradient(
                 step=step,
@@ -163,11 +163,11 @@ class UpdateSampler:
             for step, row in rows.items()
         )
 
-    def _arm(self) -> None:
-        """Reserve the free places for updates that are not handed out yet, unless the evaluator lags behind."""
+    def _reserve(self) -> None:
+        """Reserve the free buffers for updates that are not handed out yet, unless the evaluator lags behind."""
         first = self._progress.scheduled_updates.end
         while self._free and first < self._progress.total:
-            if len(waiting_samples(self._run_dir.samples)) + len(self._armed) >= MOST_WAITING:
+            if len(waiting_samples(self._run_dir.samples)) + len(self._reservations) >= MOST_WAITING:
                 return
             worker, update = self._worker_to_sample(), first
             if worker is None:
@@ -176,12 +176,12 @@ class UpdateSampler:
                 self._next = max(first, self._next)
                 candidates = range(self._next, min(self._next + SELDOM, self._progress.total))
                 found = next((one for one in candidates if _mixed(self._seed, one) % SELDOM == 0), None)
-                if found is None or any(armed.worker == ANY_WORKER for armed in self._armed):
+                if found is None or any(reservation.worker == ANY_WORKER for reservation in self._reservations):
                     return
                 worker, update, self._next = ANY_WORKER, found, found + 1
-            place = self._free.pop()
-            self._armed.append(_Armed(place, update, worker, [{} for _ in self._store.shards]))
-            self._store.arm_sample(place, update, worker=worker, offset=_mixed(self._seed, update))
+            buffer = self._free.pop()
+            self._reservations.append(_Reservation(buffer, update, worker, [{} for _ in self._store.shards]))
+            self._store.reserve_sample(buffer, update, worker=worker, offset=_mixed(self._seed, update))
 
     def is_cheap(self) -> bool:
         """Return whether recomputing the samples so far took little time, and no sample waits to be recomputed."""
@@ -194,7 +194,7 @@ class UpdateSampler:
 
         If every worker takes part in each update, return ANY_WORKER instead of a worker.
         """
-        under_way = Counter(armed.worker for armed in self._armed)
+        under_way = Counter(reservation.worker for reservation in self._reservations)
         enough = ENOUGH_OF_A_WORKER if min(self._sampled.values(), default=0) and self.is_cheap() else 1
         if not self._one_worker_each:
             lacks = min(self._sampled.values(), default=0) < enough

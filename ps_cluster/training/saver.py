@@ -27,7 +27,7 @@ from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_even, newest_even
 from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
-from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.runs.run_dir import RunDir, log_line
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.even_states import EvenStates
 from ps_cluster.training.ledger_reader import LedgerReader
@@ -76,7 +76,7 @@ class Saver:
         progress: RunProgress, *, data: dict[str, str] | None = None, network: list[str] | None = None, term: int = 0,
         before: Sequence[LeaderStretch] = (),
         rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[Line]] = lambda arrays: (),
-        saving: Callable[[], None] = lambda: None, notify: Notify = say,
+        saving: Callable[[], None] = lambda: None, notify: Notify = log_line,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Create a saver.
@@ -149,7 +149,7 @@ class Saver:
 
     def _save_at_rest(self, even_states: EvenStates) -> None:
         progress = self._progress
-        if even_states.look(progress.applied, progress.outstanding, progress.longest_update_seconds):
+        if even_states.poll(progress.applied, progress.outstanding, progress.longest_update_seconds):
             self._try_to_save(self._run_dir.snapshots)
             even_states.give_up()  # if the disk refused the snapshot
 

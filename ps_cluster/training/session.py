@@ -13,7 +13,7 @@ from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
 from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TableTraffic, TrainingOutcome, TrainingResult
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
@@ -67,13 +67,13 @@ class SessionStart:
         """
         checkpoint = None
         if resume:
-            checkpoint = newest_checkpoint(self.config, self.run_dir, self.dataset, say)
+            checkpoint = newest_checkpoint(self.config, self.run_dir, self.dataset, log_line)
             if self.leads:
                 check_journals(checkpoint, self.run_dir, self.config.shards)
         elif self.leads:
             forget_samples(self.run_dir)
             if aside := self.run_dir.set_aside():
-                say(f"training begins anew: the earlier states and journals are in {aside}")
+                log_line(f"training begins anew: the earlier states and journals are in {aside}")
         self.continue_from(checkpoint)
         if self.leads:
             checkpoints.clear_ended(self.run_dir.checkpoints)
@@ -84,7 +84,7 @@ class SessionStart:
         if checkpoint is not None:
             before, now = len(checkpoint.arrays[checkpoints.COUNTERS]), self.config.shards
             if now != before:
-                say(f"parameter servers: {now} instead of {before}, from step {checkpoint.step:,} on")
+                log_line(f"parameter servers: {now} instead of {before}, from step {checkpoint.step:,} on")
             checkpoint = resharding.resharded(checkpoint, now)
             assert checkpoint.meta.progress is not None, "checked in training/resuming.py"
             self.progress.resume(checkpoint.arrays, checkpoint.meta.progress)
@@ -155,7 +155,7 @@ class Session:
             for directory in self._run_dir.states:
                 checkpoints.remove_given_up(directory, start.resumed, self._term)
         self._sampler = UpdateSampler(self._config, self._run_dir, store, self.progress, self._term)
-        on_rows = self._sampler.look if self.leads else lambda rows: None
+        on_rows = self._sampler.poll if self.leads else lambda rows: None
         self._ledger_reader = LedgerReader(
             store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows
         )
@@ -182,7 +182,7 @@ class Session:
             self.saver.save_first()
         self.progress.clock.start()
         self._reporter.start()
-        self._ledger_reader.look()  # the counts must be known even if a resumed run has nothing left to do
+        self._ledger_reader.poll()  # the counts must be known even if a resumed run has nothing left to do
         if self.leads:
             self._sampler.start()
 
@@ -202,7 +202,7 @@ class Session:
 
     def keep_up(self, phase: Phase) -> None:
         """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
-        self._ledger_reader.look()
+        self._ledger_reader.poll()
         if self.leads:
             self.saver.save_when_due()
             self._reporter.save_seconds = self.saver.last_seconds
@@ -221,7 +221,7 @@ class Session:
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
-            say(f"the training ends with the outcome {broken} after {self.progress.applied:,} updates")
+            log_line(f"the training ends with the outcome {broken} after {self.progress.applied:,} updates")
         self._reporter.end(self._result(outcome, None if stopped else self.progress.total))
         goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
@@ -280,7 +280,7 @@ class Session:
             if config.mode_kind.has_parameter_servers:  # the file describes critical sections of parameter servers
                 ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
-            say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
+            log_line(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         return self.progress.result(
             outcome,
             proof=verdict(found.shards, [*noted, *found.problems]),

@@ -26,7 +26,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import recorded_graphs
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 from ps_cluster.server.arrangement import Arrangement, Listed
 from ps_cluster.server.ordering import now_after
 from ps_cluster.server.shard import Push
@@ -93,7 +93,7 @@ def build(
     for worker, part in enumerate(step.parts):
         exists = part.device in existing
         soft = "" if exists else ", which does not exist: soft placement takes another device of this worker"
-        say(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
+        log_line(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     positions = [part.positions for part in step.parts]
     states = start.cut(positions, [part.statistics for part in step.parts])
     arrangement = Arrangement([[Listed(of_part)] for of_part in positions])

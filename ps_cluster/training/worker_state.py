@@ -42,15 +42,15 @@ class WorkerState:
     is always complete.
     """
 
-    def __init__(self, name: str, says: str, files: Sequence[str] = ()):
+    def __init__(self, name: str, description: str, files: Sequence[str] = ()):
         """Create the state for one graph. It has no variables yet.
 
         Args:
           name: the name of the state, which is unique in the process. It begins with the leader's prefix.
-          says: a description of the state, for the worker's log.
+          description: a description of the state, for the worker's log.
           files: the names of the two files in the worker's workspace; if empty, the state is lost with the process.
         """
-        self._name, self._says, self._files = name, says, files
+        self._name, self._description, self._files = name, description, files
         self._kept: dict[str, tf.Variable] = {}
         self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which the kept variables begin
         self._names: list[str] = []
@@ -107,8 +107,8 @@ class WorkerState:
         number = tf.maximum(*counts)
         printed = tf.cond(
             number > 0,
-            lambda: _print(f"{self._says} continues after", number % 2**_SAVES_BITS, "periods of this worker"),
-            lambda: _print(f"{self._says} begins anew: this worker has no earlier state"),
+            lambda: _print(f"{self._description} continues after", number % 2**_SAVES_BITS, "periods of this worker"),
+            lambda: _print(f"{self._description} begins anew: this worker has no earlier state"),
         )
         with tf.control_dependencies([printed]):
             return self._assign(newest)
@@ -204,9 +204,9 @@ class WorkerState:
     def _report_disk(self, is_written: tf.Tensor) -> tf.Tensor:
         return tf.cond(
             is_written,
-            lambda: _print(f"{self._says}: the state can be written again"),
+            lambda: _print(f"{self._description}: the state can be written again"),
             lambda: _print(
-                f"{self._says}: the state can't be written ({' or '.join(self._files)} in the worker's folder). "
+                f"{self._description}: the state can't be written ({' or '.join(self._files)} in the worker's folder). "
                 "Training continues; if this process dies, its successor continues from the last state that was written"
             ),
         )

@@ -23,15 +23,15 @@ def of_two_inputs():
     return keras.Model([a, b], keras.layers.Dense(3)(keras.layers.Concatenate()([a, b])))
 
 
-def arrays(x, y=None, weight=None, model=PLAIN, say=lambda line: None, **options):
+def arrays(x, y=None, weight=None, model=PLAIN, notify=lambda line: None, **options):
     """Return the arrays by name, copied, because those of streams are gone afterwards."""
-    with fit_data(model, x, y, weight, say=say, **options) as data:
+    with fit_data(model, x, y, weight, notify=notify, **options) as data:
         return {name: keras.tree.map_structure(np.array, array) for name, array in data.arrays.items()}
 
 
 def epoch(x, y=None, **options):
     """Return the number of training examples, the batch size, and the length of an epoch in batches and in passes."""
-    with fit_data(PLAIN, x, y, None, say=lambda line: None, **options) as data:
+    with fit_data(PLAIN, x, y, None, notify=lambda line: None, **options) as data:
         return len(data.train), data.batch_size, data.steps, data.passes
 
 
@@ -60,13 +60,13 @@ def generated():
 )
 def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
     told = []
-    with fit_data(PLAIN, x, None, None, say=told.append, **more) as data:
+    with fit_data(PLAIN, x, None, None, notify=told.append, **more) as data:
         assert (data.train.x == X).all() and (data.train.y == Y).all() and (data.batch_size, data.passes) == (size, 1.0)
     assert "x: its batches are packed: 20 examples" in told[0] and "put random augmentation into layers" in told[1]
 
 
 def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path):
-    write_stream(iter([(X, Y)] * 50), tmp_path, "x", steps=None, say=lambda line: None)
+    write_stream(iter([(X, Y)] * 50), tmp_path, "x", steps=None, notify=lambda line: None)
     assert len(list(tmp_path.iterdir())) == 2
 
 

@@ -267,16 +267,16 @@ def test_a_run_is_told_which_checkpoints_the_callbacks_still_need_until_it_has_e
     two = Examples(np.zeros([2, 2], np.float32), np.zeros([2, 1], np.float32))
     note = keras.callbacks.LambdaCallback(on_epoch_end=note_needed)
     follower = RunCallbacks(run_dir, callbacks=[note], model=model, examples=two)
-    follower.look()
+    follower.poll()
     assert not run_dir.callbacks.exists()
     settings = {"training.batch_size_per_worker": 10, "checkpoints.keep": 2, "cluster.evaluator": False}
     write_whole(run_dir.config, build_config(None, settings | {"data.dataset": "synthetic"}).to_yaml())
-    follower.look()
+    follower.poll()
     assert last_row(run_dir.callbacks, CallbacksRow).step == 0
     add(run_dir, "progress.jsonl")
     for step in (1, 2, 3):
         save(run_dir, step, [step, step])
-    follower.look()
+    follower.poll()
     assert needed == [0, 1, 2] and last_row(run_dir.callbacks, CallbacksRow).step == 3
     follower.finish()
     assert not run_dir.callbacks.exists() and checkpoints.steps(run_dir.checkpoints) == [2, 3]

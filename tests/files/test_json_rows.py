@@ -92,7 +92,7 @@ def test_what_is_there_already_is_skipped_also_the_rest_of_a_row_that_was_half_w
 
 
 def test_many_rows_are_taken_in_with_several_looks(path, monkeypatch):
-    monkeypatch.setattr(json_rows, "LOOK_BYTES", 40)
+    monkeypatch.setattr(json_rows, "READ_BYTES", 40)
     append(path, *range(50))
     assert len(RowTail(path, Numbered).new_rows()) == 3
     assert numbers(read_rows(path, Numbered)) == list(range(50))
@@ -100,7 +100,7 @@ def test_many_rows_are_taken_in_with_several_looks(path, monkeypatch):
 
 
 def test_a_line_that_is_too_long_is_passed_over(path, monkeypatch):
-    monkeypatch.setattr(json_rows, "LOOK_BYTES", 40)
+    monkeypatch.setattr(json_rows, "READ_BYTES", 40)
     append(path, 1)
     write(path, b"x" * 50 + b'{"number": 2}\n')
     append(path, 3)

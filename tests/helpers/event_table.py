@@ -14,7 +14,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import actions as ea
 from ps_cluster.launch.actions import EndRun
-from ps_cluster.launch.decisions import Decisions, Look
+from ps_cluster.launch.decisions import Decisions, TaskStates
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.monitor import EarlyStopping
@@ -71,10 +71,10 @@ class ScriptedRun:
         self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), early_stopping, self.now)
         self._start()
 
-    def look(self, at_s, *events):
+    def poll(self, at_s, *events):
         """Let time pass until `at_s`, with two looks a second, and report these events in the last one."""
-        while self.now < at_s - LOOK_EVERY_S:
-            self.now += LOOK_EVERY_S
+        while self.now < at_s - POLL_INTERVAL_S:
+            self.now += POLL_INTERVAL_S
             self._pass_time()
         self.now = max(self.now, at_s)
         for event in events:
@@ -83,7 +83,7 @@ class ScriptedRun:
         self._pass_time()
 
     def _pass_time(self):
-        self.tell(Decisions.time_passed, Look(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
+        self.tell(Decisions.time_passed, TaskStates(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
 
     def tell(self, decide, *facts):
         if self.ended:
@@ -157,7 +157,7 @@ class ScriptedRun:
                 self.tell(Decisions.snapshot_checked, action, self._snapshot, "")
 
 
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 def task(name):

@@ -15,7 +15,7 @@ from ps_cluster.training.modes.asynchronous import Async
 from ps_cluster.training.slow_down import sleep
 from ps_cluster.training.step import Compute, WorkerIdentity
 
-LOOK_EVERY_S = 0.02
+POLL_INTERVAL_S = 0.02
 
 
 def held(points, folder):
@@ -46,7 +46,7 @@ def hold(point, step):
 
     def wait(count):
         with tf.control_dependencies([count]):
-            return after([sleep(tf.constant(LOOK_EVERY_S, tf.float64))], count + 1)
+            return after([sleep(tf.constant(POLL_INTERVAL_S, tf.float64))], count + 1)
 
     def write_and_wait():
         content = tf.strings.reduce_join(tf.strings.as_string(WorkerIdentity.read().both()), separator=" ")

@@ -38,7 +38,7 @@ class Story:
     def check(self):
         told = ScriptedRun(**self.run)
         for at_s, *events in self.looks:
-            told.look(at_s, *events)
+            told.poll(at_s, *events)
         assert len(told.actions) == len(self.follows), [in_words(action) for action in told.actions]
         for action, expected in zip(told.actions, self.follows, strict=True):
             assert follows(action, expected), f"{in_words(action)}, and not {expected}"
@@ -528,9 +528,9 @@ def test_the_actions_of_a_run(story):
 def test_a_request_to_stop_ends_the_run_at_once_before_training_and_if_it_is_the_second():
     told = ScriptedRun()
     assert told.decisions.stops_at_once(1) and not told.decisions.stops_at_once(0)
-    told.look(*BEGINS)
+    told.poll(*BEGINS)
     assert told.decisions.stops_at_once(2) and not told.decisions.stops_at_once(1)
-    told.look(2, ctrl_c)
+    told.poll(2, ctrl_c)
     assert told.decisions.stops_at_once(1)
 
 
@@ -538,7 +538,7 @@ def test_only_a_run_whose_patience_or_time_has_run_out_says_that_it_was_stopped_
     def early_stop(*looks):
         told = ScriptedRun(patience=2, max_seconds=60)
         for at_s, *events in (BEGINS, *looks):
-            told.look(at_s, *events)
+            told.poll(at_s, *events)
         return told.decisions.early_stop
 
     stopped = (8, leader_done("stopped"))

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
 LIMITS = RunLimits(
-    look_every_s=0.02,
+    poll_interval_s=0.02,
     startup_s=20,
     standstill_s=20,
     drain_s=20,

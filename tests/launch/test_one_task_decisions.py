@@ -69,7 +69,7 @@ class ToldTask:
     def ended(self):
         return bool(self.actions) and isinstance(self.actions[-1], EndTask)
 
-    def look(self, at_s, *events):
+    def poll(self, at_s, *events):
         while self.now_s < at_s - INTERVAL_S:
             self.now_s += INTERVAL_S
             self.pass_time()
@@ -161,7 +161,7 @@ class Story:
         told = ToldTask(self.task, self.topology, self.rendezvous, self.answers, self.unknown)
         for at_s, *events in self.looks:
             if not told.ended:
-                told.look(at_s, *events)
+                told.poll(at_s, *events)
         assert told.actions == self.follows
         lines = iter(line for _, line in told.said)
         for part in self.says:

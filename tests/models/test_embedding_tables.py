@@ -53,7 +53,7 @@ def found(model, *names, rows_from=10, against=None):
     """Return the names of the tables that are found, and the lines that are told."""
     told = []
     spec = spec_of(*(names or ("ids",)))
-    tables = find_tables(model, spec, rows_from=rows_from, against=against, say=told.append)
+    tables = find_tables(model, spec, rows_from=rows_from, against=against, notify=told.append)
     return [table.layer.name for table in tables.tables], told
 
 

@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.files import locks
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import RUNNING
-from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, keep_writing
+from ps_cluster.report.runs_page import IDLE_POLLS, REWRITE_S, RunsPage, keep_writing
 from ps_cluster.report.shown_runs import MOST_POINTS, Point, read_shown
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
@@ -47,7 +47,7 @@ def page(folder, told):
 
 def written(page, folder, refresh_s=None):
     """Write the page of what is found now; return its HTML and the data that its script gets."""
-    page.write(page.look(), refresh_s)
+    page.write(page.poll(), refresh_s)
     html = (folder.parent / "runs.html").read_text()
     return html, json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)[1])
 
@@ -124,9 +124,9 @@ def test_a_damaged_run_is_named_once_and_on_the_page(page, folder, told):
 
 
 def test_only_what_has_changed_is_read_again(page, folder):
-    second, first = page.look()
+    second, first = page.poll()
     append_row(RunDir(folder / "first").evaluation, score_row(9))
-    again = page.look()
+    again = page.poll()
     assert again[0] is second and again[1] is not first
 
 
@@ -143,7 +143,7 @@ def test_the_page_is_written_again_while_a_run_trains_and_refreshes_itself_only_
         return True
 
     keep_writing(page, wait)
-    assert seen == [True, True, *[False] * IDLE_LOOKS], "the next run of a comparison may begin soon"
+    assert seen == [True, True, *[False] * IDLE_POLLS], "the next run of a comparison may begin soon"
     assert REFRESH not in html.read_text()
 
 

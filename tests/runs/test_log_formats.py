@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import DISK_REFUSES, PROGRESS, TEXT, JsonLines
-from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.run_dir import log_line
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_a_line_can_not_become_a_text_that_has_lost_its_event_unnoticed():
 
 def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys):
     monkeypatch.setenv(LOG_FORMAT, "json")
-    say(DISK_REFUSES("training goes on"))
+    log_line(DISK_REFUSES("training goes on"))
     monkeypatch.setenv(LOG_FORMAT, "text")
-    say(DISK_REFUSES("training goes on"))
+    log_line(DISK_REFUSES("training goes on"))
     as_json, as_text = capsys.readouterr().out.splitlines()
     assert json.loads(as_json)["event"] == "disk_refuses" and as_text == "training goes on"
 

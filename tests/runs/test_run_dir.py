@@ -7,7 +7,7 @@ import pytest
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.runs import run_dir
-from ps_cluster.runs.run_dir import OF_OPTIMIZER, RunDir, check_unused, residual_files, say, say_the_rest
+from ps_cluster.runs.run_dir import OF_OPTIMIZER, RunDir, check_unused, log_line, log_pending_lines, residual_files
 
 
 def test_a_folder_with_the_code_of_a_run_is_taken_and_one_with_more_is_not(tmp_path):
@@ -54,12 +54,12 @@ def test_what_a_full_disk_refused_is_said_once_there_is_room(monkeypatch, capsys
         real_print(*values, **options)
 
     monkeypatch.setattr(run_dir, "print", print_if_there_is_room, raising=False)
-    say("first")
-    say("second")
+    log_line("first")
+    log_line("second")
     assert capsys.readouterr().out == ""
     full[0] = False
-    say_the_rest()
-    say("third")
+    log_pending_lines()
+    log_line("third")
     assert capsys.readouterr().out == "first\nsecond\nthird\n"
 
 
@@ -72,7 +72,7 @@ def test_threads_that_speak_at_the_same_time_say_each_line_once(monkeypatch):
 
     monkeypatch.setattr(run_dir, "print", print_slowly, raising=False)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(say, map(str, range(8))))  # raises what a thread has raised
+        list(pool.map(log_line, map(str, range(8))))  # raises what a thread has raised
     assert sorted(said) == [str(number) for number in range(8)]
 
 

@@ -39,7 +39,7 @@ def machine():
 
 def update(machine, clock, *ages):
     """Record updates that were applied `ages` seconds ago, by the present clock of the machine."""
-    clock.look()
+    clock.poll()
     seconds = clock.seconds_at(clock.unsettled(machine.wall - np.array(ages or [0.0])))
     clock.note_updates(seconds)
     return seconds.tolist()
@@ -85,7 +85,7 @@ def test_a_clock_that_is_set_while_training_changes_no_time(machine, by):
         each.sleep(0.2)
     after = machine.wall - np.array([0.1, 0.0])
     unix = np.append(before, after)
-    clock.look()
+    clock.poll()
     assert clock.unsettled(unix) == times(*(still.wall - np.array([1.1, 0.3, 0.1, 0.0])))
     assert clock.seconds_at(clock.unsettled(unix)) == times(10.1, 10.9, 11.1, 11.2)
     for each, own in ((machine, clock), (still, unset)):
@@ -104,7 +104,7 @@ def test_a_clock_that_is_set_again_and_again_changes_no_time(machine):
         machine.set_clock(by)
         for each in (machine, still):
             each.sleep(0.4)
-        clock.look()
+        clock.poll()
         assert clock.unsettled(np.array([early, machine.wall])) == times(still.wall - 0.4, still.wall)
 
 
@@ -116,7 +116,7 @@ def test_long_after_a_clock_was_set_a_time_of_a_slow_step_is_what_it_was(machine
     for _ in range(1000):
         for each in (machine, still):
             each.sleep(1)
-        clock.look()
+        clock.poll()
     assert clock.unsettled(np.array([machine.wall - 10])) == times(still.wall - 10)
 
 
@@ -124,10 +124,10 @@ def test_a_time_from_long_before_the_clock_was_set_back_by_less_is_what_it_was(m
     clock = machine.clock()
     clock.start()
     machine.sleep(100)
-    clock.look()
+    clock.poll()
     asked = machine.wall - 20
     machine.set_clock(-10.0)
-    clock.look()
+    clock.poll()
     assert clock.unsettled(np.array([asked])).tolist() == [asked]
 
 
@@ -144,7 +144,7 @@ def test_a_clock_that_drifts_is_followed_and_leaves_times_as_they_are_to_the_bit
 def test_a_time_that_nobody_took_stays_none(machine):
     clock = machine.clock()
     machine.set_clock(-HOUR)
-    clock.look()
+    clock.poll()
     assert clock.unsettled(np.zeros(2)).tolist() == [0, 0]
 
 

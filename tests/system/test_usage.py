@@ -42,7 +42,7 @@ def row(report, pid):
 def test_seconds_are_the_last_ones_seen_and_those_of_a_process_that_ended_stay(machine):
     usage = machine.usage()
     for machine.cpu in ({1: 1.0, 2: 2.0}, {1: 1.5, 2: 4.0}, {9: 0.5}):
-        usage.look({1: CHIEF, 2: WORKER} | ({9: WORKER} if 9 in machine.cpu else {}))
+        usage.poll({1: CHIEF, 2: WORKER} | ({9: WORKER} if 9 in machine.cpu else {}))
     assert usage.report().cpu_seconds == 6.0 and row(usage.report(), 2).cpu_seconds == 4.0
     assert [(process.index, process.pid) for process in usage.report().processes] == [(0, 1), (0, 2), (0, 9)]
 
@@ -50,7 +50,7 @@ def test_seconds_are_the_last_ones_seen_and_those_of_a_process_that_ended_stay(m
 def test_evaluator_is_among_the_processes_and_in_the_memory_but_not_in_the_seconds(machine):
     usage = machine.usage()
     machine.cpu, machine.pss = {1: 1.0, 2: 10.0}, {1: 100, 2: 50}
-    usage.look({1: WORKER, 2: EVALUATOR})
+    usage.poll({1: WORKER, 2: EVALUATOR})
     assert usage.report().cpu_seconds == 1.0 and usage.report().peak_memory_bytes == 150
     assert row(usage.report(), 2).model_dump() == {
         "type": "evaluator", "index": 0, "pid": 2, "cpu_seconds": 10.0, "peak_pss_bytes": 50
@@ -60,7 +60,7 @@ def test_evaluator_is_among_the_processes_and_in_the_memory_but_not_in_the_secon
 def test_peak_of_the_sum_is_not_the_sum_of_the_peaks(machine):
     usage = machine.usage()
     for machine.now, machine.pss in ((0.0, {1: 100, 2: 10}), (10.0, {1: 20, 2: 80}), (20.0, {1: 30, 2: 30})):
-        usage.look({1: CHIEF, 2: WORKER})
+        usage.poll({1: CHIEF, 2: WORKER})
     assert usage.report().peak_memory_bytes == 110
     assert [process.peak_pss_bytes for process in usage.report().processes] == [100, 80]
 
@@ -69,14 +69,14 @@ def test_memory_is_read_now_and_then_and_seconds_at_each_look(machine):
     usage = machine.usage()
     for tenth in range(21):
         machine.now, machine.cpu = tenth * MEMORY_EVERY_S / 10, {1: tenth / 10}
-        usage.look({1: CHIEF})
+        usage.poll({1: CHIEF})
     assert machine.pss_reads == 3 and usage.report().cpu_seconds == 2.0
 
 
 def test_what_can_not_be_read_is_null_and_a_look_at_nothing_does_not_use_up_the_turn_of_the_memory(machine):
     usage = machine.usage()
-    usage.look({})
-    usage.look({1: CHIEF})
+    usage.poll({})
+    usage.poll({1: CHIEF})
     assert machine.pss_reads == 1 and usage.report().model_dump() == {
         "cpu_seconds": 0.0, "peak_memory_bytes": None,
         "processes": [{"type": "chief", "index": 0, "pid": 1, "cpu_seconds": None, "peak_pss_bytes": None}],

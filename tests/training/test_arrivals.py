@@ -14,9 +14,9 @@ ARRIVALS = st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12)  # i
 @given(ARRIVALS)
 def test_a_set_of_steps_tells_each_repetition_and_holds_each_step_once(looks):
     ours, plain = StepSet(), set()
-    for look in looks:
-        assert ours.add(np.array(look, np.int64)) == len(look) - len(set(look) - plain)
-        plain |= set(look)
+    for poll in looks:
+        assert ours.add(np.array(poll, np.int64)) == len(poll) - len(set(poll) - plain)
+        plain |= set(poll)
         assert ours.count == len(plain) and ours.holds(np.arange(45)).tolist() == [step in plain for step in range(45)]
     assert ours.missing_below(45).tolist() == sorted(set(range(45)) - plain)
 
@@ -40,9 +40,9 @@ def test_a_step_is_applied_once_when_all_shards_have_it(run):
     steps, shards = run
     joiner, applied = ShardJoiner(len(shards)), []
     arrived = [set() for _ in shards]
-    for look in zip(*shards):
-        applied += joiner.add([rows_of(own, applied_time=1.0) for own in look])["step"].astype(int).tolist()
-        for seen, own in zip(arrived, look):
+    for poll in zip(*shards):
+        applied += joiner.add([rows_of(own, applied_time=1.0) for own in poll])["step"].astype(int).tolist()
+        for seen, own in zip(arrived, poll):
             seen |= set(own)
         assert sorted(applied) == sorted(set.intersection(*arrived))
     assert sorted(applied) == list(range(steps))

@@ -38,20 +38,20 @@ class Dispatcher:
 
 
 class Session:
-    """`look` is called at each look, and applies by `apply` what was handed out."""
+    """`poll` is called at each look, and applies by `apply` what was handed out."""
 
     broken = None
     store, graphs = STORE, DispatchGraphs(lambda repeats: None)
 
-    def __init__(self, dispatcher, look):
-        self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
+    def __init__(self, dispatcher, poll):
+        self.progress, self._dispatcher, self._poll = Brisk(CONFIG, 100), dispatcher, poll
         self.saver = SimpleNamespace(rests=False, seconds_to_checkpoint=math.inf)
 
     def start(self):
         pass
 
     def keep_up(self, phase):
-        self._look()
+        self._poll()
 
     def apply(self):
         fresh = self._dispatcher.steps[self.progress.applied :]
@@ -60,11 +60,11 @@ class Session:
         self.progress.update(Ledgers([rows_of(fresh, worker=0, examples=1)], counts))
 
 
-def run(look, **options):
+def run(poll, **options):
     """Return dispatcher, session, and the loop's thread and stop; `look(dispatcher, session)` is called at each look."""
     dispatcher, drain = Dispatcher(), threading.Event()
     drain.for_good = False
-    session = Session(dispatcher, lambda: look(dispatcher, session))
+    session = Session(dispatcher, lambda: poll(dispatcher, session))
     chief = Chief(CONFIG, session, dispatcher, **options)
     thread = threading.Thread(target=chief.run, args=[drain], daemon=True)
     thread.start()
@@ -80,7 +80,7 @@ def end(thread, drain):
 def test_while_a_look_takes_long_steps_are_handed_out_as_fast_as_they_were_done_before():
     handed, more = [], threading.Event()
 
-    def look(dispatcher, session):
+    def poll(dispatcher, session):
         if not handed:
             handed.append(len(dispatcher.steps))
             while len(dispatcher.steps) < handed[0] + 20:  # half a second's
@@ -89,7 +89,7 @@ def test_while_a_look_takes_long_steps_are_handed_out_as_fast_as_they_were_done_
             handed.append(len(dispatcher.steps))
         session.apply()
 
-    _, _, thread, drain = run(look)
+    _, _, thread, drain = run(poll)
     release = threading.Timer(10, more.set)
     release.start()
     while len(handed) < 2:
@@ -151,12 +151,12 @@ def test_a_tick_counts_the_time_since_the_last_one_but_at_most_a_polling_interva
 def test_nothing_is_handed_out_at_rest(rests):
     handed = []
 
-    def look(dispatcher, session):
+    def poll(dispatcher, session):
         handed.append(len(dispatcher.steps))
         session.apply()
         session.saver.rests = rests
 
-    _, _, thread, drain = run(look)
+    _, _, thread, drain = run(poll)
     while len(handed) < 4:
         thread.join(0.05)
     end(thread, drain)
@@ -174,7 +174,7 @@ def test_shards_know_that_no_step_follows_before_a_checkpoint_and_hear_of_more_b
 
     monkeypatch.setattr(Dispatcher, "schedule", noted)
 
-    def look(dispatcher, session):
+    def poll(dispatcher, session):
         progress = session.progress
         if not over and progress.held_at is None:
             progress.held_at = progress.scheduled_updates.count + 2
@@ -183,7 +183,7 @@ def test_shards_know_that_no_step_follows_before_a_checkpoint_and_hear_of_more_b
             progress.held_at = None  # the checkpoint is written
         session.apply()
 
-    _, session, thread, drain = run(look)
+    _, session, thread, drain = run(poll)
     while not over or session.progress.scheduled_updates.count <= over[0]:
         thread.join(0.05)
     end(thread, drain)
@@ -204,17 +204,17 @@ def test_steps_that_nobody_does_are_left_to_the_next_leader_where_there_may_be_o
 def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwhile():
     go_on, seen = threading.Event(), []
 
-    def look(what):
+    def poll(what):
         assert go_on.wait(10)
         seen.append(what)
 
     with BackgroundPoller() as upkeep:
         assert upkeep.ended_within(0), "none was begun"
-        upkeep.begin(lambda: look("rows"))
+        upkeep.begin(lambda: poll("rows"))
         assert upkeep.is_under_way and not upkeep.ended_within(0) and not seen
         go_on.set()
         assert upkeep.ended_within(10) and not upkeep.is_under_way
-        upkeep.begin(lambda: look("more"))
+        upkeep.begin(lambda: poll("more"))
     assert seen == ["rows", "more"], "the end waits for the look under way"
 
 
@@ -259,16 +259,16 @@ def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
         present=lambda: frozenset(present),
     )  # fmt: skip
 
-    def look(seconds):
+    def poll(seconds):
         now[0] = 100.0 + seconds
         chief._ask_late_workers_to_restart()
         return len(asked)
 
-    assert [look(seconds) for seconds in (0.0, 29.0, 31.0, 40.0)] == [0, 0, 1, 1]
+    assert [poll(seconds) for seconds in (0.0, 29.0, 31.0, 40.0)] == [0, 0, 1, 1]
     assert asked == [([1], "it has sent no gradient for 30 s, and the other workers wait for it")]
     present.remove(1)  # it starts again, and takes its time
-    assert look(200.0) == 1
+    assert poll(200.0) == 1
     present.add(1)
-    assert [look(seconds) for seconds in (201.0, 230.0, 232.0)] == [1, 1, 2]
+    assert [poll(seconds) for seconds in (201.0, 230.0, 232.0)] == [1, 1, 2]
     progress.applied = 5  # the round is over: the next one has a time of its own
-    assert look(250.0) == 2
+    assert poll(250.0) == 2

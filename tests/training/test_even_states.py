@@ -23,7 +23,7 @@ class Watched:
 
     def at(self, second, applied=1, outstanding=1, longest_update_s=0.0):
         self._clock.now = second
-        return self.states.look(applied, outstanding, longest_update_s)
+        return self.states.poll(applied, outstanding, longest_update_s)
 
 
 @pytest.mark.parametrize(("has_even", "begins"), [(False, FIRST_S), (True, EVEN_STATE_EVERY_S)])

@@ -57,8 +57,8 @@ def make(journals):
 def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):
     books, store, progress, said = make([Journal(tmp_path / f"shard-{index}.bin") for index in range(2)])
     store.accept(0, 2)
-    books.look()
-    books.look()
+    books.poll()
+    books.poll()
     store.accept(1)
     arrays = books.snapshot()
     assert store.closed == 1, "of the look before: 0 was accepted, 1 was not"
@@ -81,13 +81,13 @@ def test_a_disk_that_refuses_is_told_once_and_the_other_journals_are_written():
     journals[0].full = True
     for step in range(3):
         store.accept(step)
-        books.look()
+        books.poll()
     assert [str(line) for line in said] == ["training continues, but: no room"]
     assert progress.applied == 3 and journals[1].rows == [0, 1, 2]
     journals[0].full = False
-    books.look()
+    books.poll()
     journals[0].full = True
-    books.look()
+    books.poll()
     assert len(said) == 2, "it was well in between"
 
 
@@ -103,6 +103,6 @@ def test_while_rows_are_not_on_the_disk_there_is_no_snapshot():
 def test_a_process_that_keeps_no_journals_counts_all_the_same():
     books, store, progress, _ = make([])
     store.accept(0, 1)
-    books.look()
+    books.poll()
     books.snapshot()
     assert progress.applied == 2

@@ -28,7 +28,7 @@ WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
 @pytest.fixture
 def members(monkeypatch):
     """Members 0 and 1 of 3; `members.up` are the addresses that work, `members.updates` the memberships set."""
-    monkeypatch.setattr(membership, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(membership, "POLL_INTERVAL_S", 0.01)
     up, updates, said, unwelcome, cut, time_ = {"a:0", "a:1"}, [], [], {}, [], FakeTime()
     monkeypatch.setattr(membership, "update_members", lambda workers, _: updates.append(sorted(workers)))
     one = Membership(

@@ -62,7 +62,7 @@ def counts_of(*accepted, **counts):
     return np.array([[own.get(name, 0) for name in COUNTS] for own in known], np.int64).reshape(-1, len(COUNTS))
 
 
-def look(progress, *new, **counts):
+def poll(progress, *new, **counts):
     """Takes in a look that found the rows `new` of each shard."""
     accepted = [position + len(rows) for position, rows in zip(progress.positions, new)]
     progress.update(progress.unsettled(Ledgers(list(new), counts_of(*accepted, **counts))))
@@ -74,9 +74,9 @@ NONE = applied()
 def test_an_update_counts_when_its_last_shard_is_applied_and_is_as_stale_as_its_stalest():
     progress = make_progress(steps=2, ps=2)
     progress.note_scheduled(np.array([0, 1]))
-    look(progress, applied((0, 1, 0, 0, 7, 5.0), (1, 2, 1, 1, 8, 6.0)), applied((0, 1, 3, 0, 7, 9.0)))
+    poll(progress, applied((0, 1, 0, 0, 7, 5.0), (1, 2, 1, 1, 8, 6.0)), applied((0, 1, 3, 0, 7, 9.0)))
     assert progress.applied == 1 and progress.outstanding == 1 and not progress.completed
-    look(progress, NONE, applied((1, 2, 0, 1, 8, 6.5)))
+    poll(progress, NONE, applied((1, 2, 0, 1, 8, 6.5)))
     assert progress.completed
     assert progress.result().staleness.histogram == {"1": 1, "3": 1}
 
@@ -85,9 +85,9 @@ def test_steps_applied_out_of_order_are_counted_once_and_hold_the_window_where_o
     progress = make_progress()
     progress.note_scheduled(np.arange(4))
     window = progress.end_of_window
-    look(progress, applied((1, 1, 0, 1, 8, 1.0), (2, 2, 1, 0, 7, 2.0), (3, 3, 0, 1, 8, 3.0)))
+    poll(progress, applied((1, 1, 0, 1, 8, 1.0), (2, 2, 1, 0, 7, 2.0), (3, 3, 0, 1, 8, 3.0)))
     assert progress.end_of_window == window and progress.applied == 3
-    look(progress, applied((0, 4, 0, 0, 7, 4.0)))
+    poll(progress, applied((0, 4, 0, 0, 7, 4.0)))
     assert progress.end_of_window == window + 4 and progress.applied == 4 and progress.examples == 40
     assert progress.take_row("training").workers == [
         WorkerRow(index=0, pid=7, updates=2, examples=20),
@@ -104,18 +104,18 @@ def test_rows_that_were_lost_on_their_way_fail_the_run():
 def test_a_row_reports_only_what_no_row_has_reported():
     progress = make_progress()
     progress.note_scheduled(np.arange(4))
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0)))
+    poll(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0)))
     first = progress.take_row("training")
     assert first.loss == 1.5 and first.accuracy == 0.5 and first.epoch == pytest.approx(0.2)
     assert progress.take_row("training").loss is None
-    look(progress, applied((2, 3, 2, 0, 7, 1.0)))
+    poll(progress, applied((2, 3, 2, 0, 7, 1.0)))
     assert progress.take_row("training").staleness_mean == 2
 
 
 def test_a_row_has_nothing_where_a_mean_is_no_number():
     progress = make_progress()
     progress.note_scheduled(np.arange(1))
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), loss=np.nan))
+    poll(progress, applied((0, 1, 0, 0, 7, 1.0), loss=np.nan))
     row = progress.take_row("training")
     assert row.loss is None and row.diverged is True and row.accuracy == 0.5
     assert progress.take_row("training").diverged is False
@@ -125,9 +125,9 @@ def test_a_training_has_no_loss_if_that_of_every_step_was_no_number_and_there_we
     progress = make_progress()
     progress.note_scheduled(np.arange(3))
     assert not progress.has_no_loss(least=1), "nothing is known of it"
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0), loss=np.nan))
+    poll(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0), loss=np.nan))
     assert progress.has_no_loss(least=2) and not progress.has_no_loss(least=3)
-    look(progress, applied((2, 3, 0, 0, 7, 1.0), loss=1.0))
+    poll(progress, applied((2, 3, 0, 0, 7, 1.0), loss=1.0))
     assert not progress.has_no_loss(least=1)
 
 
@@ -136,9 +136,9 @@ def test_a_row_names_who_is_at_each_open_dispatch():
     for first in (0, 3, 6):
         progress.note_scheduled(np.arange(first, first + 3))
     assert progress.take_row("training").dispatches == [None, None, None]
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), (3, 2, 0, 1, 8, 1.0), (1, 3, 0, 0, 7, 1.0)))
+    poll(progress, applied((0, 1, 0, 0, 7, 1.0), (3, 2, 0, 1, 8, 1.0), (1, 3, 0, 0, 7, 1.0)))
     assert progress.take_row("training").dispatches == [7, 8, None]
-    look(progress, applied((2, 4, 0, 0, 7, 2.0), (4, 5, 0, 2, 9, 2.0)))
+    poll(progress, applied((2, 4, 0, 0, 7, 2.0), (4, 5, 0, 2, 9, 2.0)))
     assert progress.take_row("training").dispatches == [9, None], "done, taken over from one that died, not begun"
 
 
@@ -152,7 +152,7 @@ def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(mac
     progress = make_progress(machine=machine, life="12@345")
     progress.clock.start()
     machine.now = 3.0
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.5)))
+    poll(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.5)))
     row = progress.take_row("training")
     assert (row.time, row.monotonic, row.life, row.train_seconds) == (WALL + 3, 53, "12@345", 3)
     assert row.times == TrainingTimes(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
@@ -164,10 +164,10 @@ def test_the_rate_is_that_of_the_last_seconds(machine):
     progress = make_progress(steps=100, machine=machine)
     for step in range(20):
         machine.now += 1
-        look(progress, applied((step, step + 1, 0, 0, 7, machine.now)))
+        poll(progress, applied((step, step + 1, 0, 0, 7, machine.now)))
     assert progress.updates_per_second() == 1 and progress.take_row("training").examples_per_second == 10
     machine.now += RATE_WINDOW_S - 1
-    look(progress, NONE)
+    poll(progress, NONE)
     assert progress.updates_per_second() == pytest.approx(1 / RATE_WINDOW_S)
 
 
@@ -188,7 +188,7 @@ def waits(progress, *times_of_workers, start=0):
     """How long to wait for an update after each time (s after WALL) that a worker's next update was applied."""
     told = []
     for step, (worker, time) in enumerate(times_of_workers, start):
-        look(progress, applied((step, step + 1, 0, worker, 100 + worker, time)))
+        poll(progress, applied((step, step + 1, 0, worker, 100 + worker, time)))
         told.append(progress.take_row("training").longest_wait_seconds)
     return told
 
@@ -203,7 +203,7 @@ def test_how_long_to_wait_for_an_update_is_learned_from_the_slowest_workers_step
 def test_steps_that_are_seen_in_one_look_share_its_time():
     progress = make_progress(steps=100)
     waits(progress, (0, 70))
-    look(progress, applied((1, 2, 0, 0, 100, 110.0), (2, 3, 0, 0, 100, 190.0)))
+    poll(progress, applied((1, 2, 0, 0, 100, 110.0), (2, 3, 0, 0, 100, 190.0)))
     assert progress.step_seconds == (190 - 70) / 2
 
 
@@ -248,7 +248,7 @@ def test_one_long_pause_teaches_nothing_and_a_new_process_begins_anew():
     progress = make_progress(steps=100)
     waits(progress, *((0, 10 * step) for step in range(5)))
     assert waits(progress, (0, 40 + 5000), start=5) == [30]
-    look(progress, applied((6, 7, 0, 0, 999, 9000.0)))
+    poll(progress, applied((6, 7, 0, 0, 999, 9000.0)))
     assert progress.longest_wait_seconds == 30
 
 
@@ -273,7 +273,7 @@ def test_the_result_tells_lost_and_refused_apart():
     progress = make_progress()
     progress.note_scheduled(np.arange(4))
     rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.0), (2, 3, 0, 0, 7, 3.0))
-    look(progress, rows, refused=2, dropped=5)
+    poll(progress, rows, refused=2, dropped=5)
     result = progress.result()
     assert result.updates == Updates(scheduled=4, applied=3, lost=1, replays_refused=2, mixed=0)
     assert result.gradients == Gradients(scheduled=4, applied=3, dropped=5, per_update=1)
@@ -283,11 +283,11 @@ def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones
     progress = make_progress(steps=2, mode="sync-ps", backup_workers=1)
     progress.note_scheduled(np.arange(2))
     window = progress.end_of_window
-    look(
+    poll(
         progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0), (3, 2, 0, 0, 7, 3.0)), version=1
     )  # 1 comes too late
     assert (progress.applied, progress.outstanding, progress.end_of_window) == (1, 1, window + 4)
-    look(progress, applied((4, 2, 0, 1, 8, 4.0)), version=2)
+    poll(progress, applied((4, 2, 0, 1, 8, 4.0)), version=2)
     assert progress.completed and progress.end_of_window == window + 6
     result = progress.result()
     assert (result.updates.scheduled, result.updates.applied, result.updates.lost) == (2, 2, 0)
@@ -306,12 +306,12 @@ def resumed(progress, machine=None, steps=None, **settings):
 def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
     before = make_progress(steps=5)
     before.note_scheduled(np.arange(4))
-    look(before, applied((0, 1, 0, 0, 7, 1.0), (2, 2, 0, 0, 7, 2.0)))
+    poll(before, applied((0, 1, 0, 0, 7, 1.0), (2, 2, 0, 0, 7, 2.0)))
     progress = resumed(before)
     assert progress.missing_steps.tolist() == [1, 3] and progress.next_step == 4
     assert progress.applied == 2 and progress.outstanding == 0 and progress.scheduled_updates.count == 2
     progress.note_scheduled(np.array([1, 3, 4]))
-    look(progress, applied((4, 3, 0, 0, 7, 3.0), (1, 4, 0, 0, 7, 4.0), (3, 5, 0, 0, 7, 5.0)))
+    poll(progress, applied((4, 3, 0, 0, 7, 3.0), (1, 4, 0, 0, 7, 4.0), (3, 5, 0, 0, 7, 5.0)))
     assert progress.completed and progress.result().updates.lost == 0
     assert progress.result().workers == [WorkerRow(index=0, pid=7, updates=5, examples=50)]
 
@@ -319,11 +319,11 @@ def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
 def test_a_step_that_one_shard_had_at_a_checkpoint_counts_when_the_other_one_has_it():
     before = make_progress(steps=2, ps=2)
     before.note_scheduled(np.arange(2))
-    look(before, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 4, 0, 7, 2.0)), applied((0, 1, 0, 0, 7, 1.0)))
+    poll(before, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 4, 0, 7, 2.0)), applied((0, 1, 0, 0, 7, 1.0)))
     progress = resumed(before)
     assert progress.missing_steps.tolist() == [1] and progress.positions == [2, 1]
     progress.note_scheduled(np.array([1]))
-    look(progress, NONE, applied((1, 2, 0, 0, 9, 9.0)))
+    poll(progress, NONE, applied((1, 2, 0, 0, 9, 9.0)))
     assert progress.completed and progress.result().staleness.max == 4
     assert progress.result().updates.mixed == 1, "pushed by one process before it and by another after it"
 
@@ -333,12 +333,12 @@ def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
     before = make_progress(steps=4, **settings)
     before.note_scheduled(np.arange(3))
     rows = applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 1.0), (3, 2, 0, 0, 7, 2.0))
-    look(before, rows, version=1)  # round 1 is half full
+    poll(before, rows, version=1)  # round 1 is half full
     progress = resumed(before, **settings)
     assert (progress.applied, progress.outstanding, progress.scheduled_updates.count) == (1, 0, 1)
     progress.note_scheduled(np.arange(1, 4))
     rows = applied((4, 2, 0, 1, 8, 3.0), *((step, step // 3 + 1, 0, 0, 7, 4.0) for step in (6, 8, 9, 10)))
-    look(progress, rows, version=4)
+    poll(progress, rows, version=4)
     assert progress.completed and progress.result().gradients.applied == 8
 
 
@@ -346,11 +346,11 @@ def test_an_update_of_rounds_with_a_grace_period_has_as_many_gradients_as_came_i
     progress = make_progress(steps=2, mode="sync-ps", backup_workers=1, grace_seconds=1)
     progress.note_scheduled(np.arange(2))
     window = progress.end_of_window
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0)), version=0)
+    poll(progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0)), version=0)
     assert (progress.applied, progress.outstanding) == (0, 2), "the round may get another one"
-    look(progress, applied((1, 1, 0, 1, 8, 3.0), (3, 2, 0, 0, 7, 3.0), (4, 2, 0, 1, 8, 3.0)), version=1)
+    poll(progress, applied((1, 1, 0, 1, 8, 3.0), (3, 2, 0, 0, 7, 3.0), (4, 2, 0, 1, 8, 3.0)), version=1)
     assert (progress.applied, progress.end_of_window) == (1, window + 5)
-    look(progress, NONE, version=2)
+    poll(progress, NONE, version=2)
     assert progress.completed and progress.end_of_window == window + 6, "without a new row too"
     assert progress.result().gradients.applied == 5
 
@@ -360,7 +360,7 @@ def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine
     progress.clock.start()
     progress.note_scheduled(np.arange(3))
     machine.now = 60.0
-    look(progress, applied((0, 1, 0, 0, 7, 2.0), (1, 2, 0, 1, 8, 4.0), (2, 3, 0, 0, 7, 5.0)))
+    poll(progress, applied((0, 1, 0, 0, 7, 2.0), (1, 2, 0, 1, 8, 4.0), (2, 3, 0, 0, 7, 5.0)))
     result = progress.result()
     assert result.train_seconds == 5 and result.goodput == 1 and result.outcome == "stopped"
     assert result.examples_per_second == 10 / 1, "from the first update of the last worker"
@@ -372,5 +372,5 @@ def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
     progress.clock.restart(before, 30.0)
     progress.clock.start()
     machine.now = 7.0
-    look(progress, NONE)
+    poll(progress, NONE)
     assert progress.result().train_seconds == 30 and progress.result().goodput == 1

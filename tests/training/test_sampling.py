@@ -44,7 +44,7 @@ class Training:
         self.store = make_store(shards, values=values, steps=steps, rule=rule, length=length)
         self.progress = RunProgress(self.config, 50_000)
         self.sampler = UpdateSampler(self.config, self.run_dir, self.store, self.progress, term=1)
-        self._reader = LedgerReader(self.store, self.progress, [], on_rows=self.sampler.look)
+        self._reader = LedgerReader(self.store, self.progress, [], on_rows=self.sampler.poll)
         self.sampler.start()
         self._worker_of = {}
         self.files = []
@@ -54,7 +54,7 @@ class Training:
         for number, step in enumerate(steps):
             self.pull(step, number % self.config.cluster.workers)
             self.push(step)
-            self.look()
+            self.poll()
 
     def pull(self, step, worker):
         self.progress.note_scheduled(np.array([step]))
@@ -65,9 +65,9 @@ class Training:
         columns = row(worker=worker) if columns is None else columns
         self.store.push(StepPush(identity(step), pulled.versions, pulled.weights, pulled.statistics, columns))
 
-    def look(self):
+    def poll(self):
         """Let the sampler look, and take its files as an auditor does, in no time."""
-        self._reader.look()
+        self._reader.poll()
         for path in waiting_samples(self.run_dir.samples) if self.takes_files else ():
             self.files.append(read_sample(path))
             path.unlink()
@@ -109,7 +109,7 @@ def test_the_remainders_of_a_sampled_gradient_are_those_of_all_shards_together(t
     columns[:, WORKER_COLUMNS.index("remainder_after")] = 6, 8
     training.pull(0, worker=0)
     training.push(0, tf.constant(columns))
-    training.look()
+    training.poll()
     (gradient,) = training.files[0].header.gradients
     assert gradient.remainders == pytest.approx(5 + 10)
 
@@ -133,11 +133,11 @@ def test_a_step_that_is_handed_out_again_is_not_taken_for_another_step_of_its_fi
     training.pull(0, worker=1)
     training.pull(0, worker=0)
     training.push(0)
-    training.look()
+    training.poll()
     for step in range(1, 20):
         training.pull(step, worker=step % 2)
         training.push(step)
-        training.look()
+        training.poll()
     assert {worker for sample in training.files for worker in sample.header.workers} == {0, 1}
     for sample in training.files:
         (gradient,), (shard,) = sample.header.gradients, sample.shards
@@ -177,7 +177,7 @@ def test_weights_that_a_method_predicts_are_those_of_its_equation_but_for_their_
             training.pull(first + worker, worker)
         for worker in range(3):
             training.push(first + worker)
-        training.look()
+        training.poll()
     predicted = [shard for sample in training.files for shard in sample.shards if shard.at_pull["staleness"] > 0]
     assert predicted
     recomputation = Recomputation(training.run_dir, training.config, lambda: None)
@@ -211,7 +211,7 @@ def test_a_step_whose_weights_were_given_to_another_worker_too_is_not_taken_for_
     training.pull(0, worker=1)
     training._worker_of[0] = first
     training.push(0)
-    training.look()
+    training.poll()
     assert training.files == []
 
 
@@ -221,7 +221,7 @@ def test_a_run_that_does_not_want_it_keeps_nothing(tmp_path):
         (folder := tmp_path / str(number)).mkdir()
         training = Training(folder, **off)
         training.run(range(10))
-        assert training.store.sample_places == 0 and training.files == []
+        assert training.store.sample_buffers == 0 and training.files == []
 
 
 def test_for_a_rule_that_needs_whole_matrices_each_is_kept_as_a_whole_sometimes_and_so_is_every_other_weight():
@@ -234,7 +234,7 @@ def test_for_a_rule_that_needs_whole_matrices_each_is_kept_as_a_whole_sometimes_
     )
     found, seen = set(), set()
     for offset in range(100):
-        kept.arm(0, 0, offset=offset)
+        kept.reserve(0, 0, offset=offset)
         positions = kept._positions(tf.constant(0, tf.int64)).numpy()
         assert positions.tolist() == list(range(positions[0], positions[0] + 40_000))
         found |= {one for one in matrices if positions[0] <= one.begin and one.end <= positions[-1] + 1}
@@ -243,7 +243,7 @@ def test_for_a_rule_that_needs_whole_matrices_each_is_kept_as_a_whole_sometimes_
 
 
 @pytest.mark.parametrize("length", [100, 3_000_000])
-def test_a_place_takes_the_memory_of_two_vectors_or_4_mb(length):
+def test_a_buffer_takes_the_memory_of_two_vectors_or_4_mb(length):
     weights, momentum = (tf.Variable(tf.zeros([length])) for _ in range(2))
     state = samples.KeptState(weights, tf.Variable(tf.zeros([10])), {"momentum": momentum}, {})
     section = tf.CriticalSection(shared_name=f"memory-{length}")
@@ -251,4 +251,4 @@ def test_a_place_takes_the_memory_of_two_vectors_or_4_mb(length):
     variables = [value for value in vars(kept).values() if isinstance(value, tf.Variable)]
     taken = sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
     assert taken <= max(2 * 4 * length, samples.MOST_BYTES) + 1000
-    assert kept.places >= 1
+    assert kept.buffers >= 1

@@ -10,5 +10,5 @@ class Compiled(NoneMethod):
     """Stands for a method that replaces it before any process starts (`launch.local_run.complete_config`)."""
 
     name = COMPILED
-    says = "the usual method of the optimizer of the network's compile()"
+    description = "the usual method of the optimizer of the network's compile()"
     takes_periods = False

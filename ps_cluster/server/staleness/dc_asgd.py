@@ -45,7 +45,7 @@ class DcAdaptiveCorrection(WithBackups[AdaptiveSettings]):
 
 class DcAdaptiveMethod(StalenessMethod[AdaptiveSettings]):
     name = "dc_adaptive"
-    says = "delay compensation with a separate lambda for each weight"
+    description = "delay compensation with a separate lambda for each weight"
     Settings = AdaptiveSettings
     correction = DcAdaptiveCorrection
 
@@ -75,7 +75,7 @@ class DcConstantCorrection(WithBackups[ConstantSettings]):
 
 class DcConstantMethod(StalenessMethod[ConstantSettings]):
     name = "dc_constant"
-    says = "delay compensation with a constant lambda"
+    description = "delay compensation with a constant lambda"
     Settings = ConstantSettings
     correction = DcConstantCorrection
 

@@ -26,7 +26,7 @@ class DelayAdaptiveCorrection(Correction[StalenessSettings]):
 
 class DelayAdaptiveMethod(StalenessMethod[StalenessSettings]):
     name = "delay_adaptive"
-    says = "a gradient whose staleness is at least the number of workers counts for less"
+    description = "a gradient whose staleness is at least the number of workers counts for less"
     takes_periods = True
     correction = DelayAdaptiveCorrection
 

@@ -50,7 +50,7 @@ class DropCorrection(Correction[DropSettings]):
 
 class DropMethod(StalenessMethod[DropSettings]):
     name = "drop"
-    says = "a gradient that is too many versions old is dropped, and its step computed again"
+    description = "a gradient that is too many versions old is dropped, and its step computed again"
     takes_periods = True
     Settings = DropSettings
     correction = DropCorrection

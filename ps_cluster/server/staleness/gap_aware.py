@@ -62,7 +62,7 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
 class GapAwareMethod(StalenessMethod[StalenessSettings]):
     name = "gap_aware"
-    says = "the more the weights have changed since its pull, the less a gradient counts"
+    description = "the more the weights have changed since its pull, the less a gradient counts"
     correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:

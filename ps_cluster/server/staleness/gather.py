@@ -48,7 +48,7 @@ class GatherCorrection(Correction[GatherSettings]):
 
 class GatherMethod(StalenessMethod[GatherSettings]):
     name = "gather"
-    says = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
+    description = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
     takes_periods = True
     Settings = GatherSettings
     correction = GatherCorrection

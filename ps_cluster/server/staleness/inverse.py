@@ -45,7 +45,7 @@ class InverseCorrection(Correction[InverseSettings]):
 
 class InverseMethod(StalenessMethod[InverseSettings]):
     name = "inverse"
-    says = "a gradient counts for 1 / staleness"
+    description = "a gradient counts for 1 / staleness"
     takes_periods = works_by_row = True
     Settings = InverseSettings
     correction = InverseCorrection

@@ -11,7 +11,7 @@ from ps_cluster.server.staleness.correction import Correction
 
 class MomentumMethod(StalenessMethod[StalenessSettings]):
     name = "momentum"
-    says = "the optimizer's momentum is lowered by the momentum that asynchrony adds"
+    description = "the optimizer's momentum is lowered by the momentum that asynchrony adds"
     correction: type[Correction[StalenessSettings]] = Correction
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:

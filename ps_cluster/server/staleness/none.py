@@ -9,7 +9,7 @@ from ps_cluster.server.staleness.correction import Correction
 
 class NoneMethod(StalenessMethod[StalenessSettings]):
     name = "none"
-    says = "stale gradients are applied unchanged"
+    description = "stale gradients are applied unchanged"
     correction: type[Correction[StalenessSettings]] = Correction
     takes_periods = works_by_row = True
 

@@ -55,7 +55,7 @@ class OrderedMomentumCorrection(Correction[OrderedSettings]):
 
 class OrderedMomentumMethod(StalenessMethod[OrderedSettings]):
     name = "ordered_momentum"
-    says = "momentum that orders gradients by their pulls, not by their pushes"
+    description = "momentum that orders gradients by their pulls, not by their pushes"
     Settings = OrderedSettings
     correction = OrderedMomentumCorrection
 

@@ -51,7 +51,7 @@ class PredictCorrection(Correction[StalenessSettings]):
 
 class PredictMethod(StalenessMethod[StalenessSettings]):
     name = "predict"
-    says = "a worker gets the weights that are expected at the time when its gradient arrives"
+    description = "a worker gets the weights that are expected at the time when its gradient arrives"
     works_by_row = True  # rows are not predicted, because mostly no other worker changes them in the meantime
     correction = PredictCorrection
 

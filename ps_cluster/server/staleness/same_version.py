@@ -28,7 +28,7 @@ class SameVersionCorrection(GatherCorrection):
 
 class SameVersionMethod(GatherMethod):
     name = "same_version"
-    says = (
+    description = (
         "the mean of K gradients of the newest weights changes the weights; other gradients are dropped and recomputed"
     )
     correction = SameVersionCorrection

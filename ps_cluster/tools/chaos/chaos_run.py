@@ -244,7 +244,7 @@ class OnHosts(Experiment):
                 run = HostedRun(folder, output, options, placed(settings.topology, machines), self.tools)
 
                 def look_and_sleep(seconds: float) -> None:
-                    run.look()
+                    run.poll()
                     time.sleep(seconds)
 
                 self._announce(f"run on {settings.hosts} hosts")

@@ -16,7 +16,7 @@ from ps_cluster.system.limits import ROOT, folders
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 
 _EMPTY_WITHIN_S = 5.0  # A killed process stays in its group until the kernel has removed it.
-_LOOK_EVERY_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines "name count"
 
 
@@ -126,4 +126,4 @@ def _remove(group: Path) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)

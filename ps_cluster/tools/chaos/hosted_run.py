@@ -30,7 +30,7 @@ from ps_cluster.tools.chaos.launched_run import last_line_of
 
 FIRST_PORT = 2222
 RESTART_DELAY_S = 1.0  # from the end of a task to its next start
-_LOOK_EVERY_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
@@ -91,10 +91,10 @@ class Restarter:
 
 
 class HostedRun:
-    """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended."""
+    """The tasks of one training on their hosts. Call `poll` often: it restarts the tasks that have ended."""
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
-        """Create the run; `look` starts it. `output`: folder for the tasks' output. `options`: options of `task`."""
+        """Create the run; `poll` starts it. `output`: folder for the tasks' output. `options`: options of `task`."""
         self.files = RunDir(Path(os.path.realpath(root)))  # as the leader sees them
         self.tools = tools  # the folder with the files that faults need
         self.places = dict(places)
@@ -112,7 +112,7 @@ class HostedRun:
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._began = time.monotonic()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start the tasks at the first call. Later, restart the tasks that have ended."""
         for task, code in self.restarter.poll():
             if task == self._leader and code:
@@ -165,8 +165,8 @@ class HostedRun:
         """Wait up to `within_s` seconds for all tasks to end. Return the tasks that have not ended, usually none."""
         deadline = time.monotonic() + within_s
         while (left := self.restarter.running) and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_S)
-            self.look()
+            time.sleep(_POLL_INTERVAL_S)
+            self.poll()
         return [str(task) for task in left]
 
     def _start(self, task: Task) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ from ps_cluster.tools.chaos.namespaces import PROGRAM_S, NotAllowed, program, ru
 MOST_HOSTS = 100
 KILLED_WITHIN_S = 10.0
 
-_LOOK_EVERY_S = 0.02
+_POLL_INTERVAL_S = 0.02
 # Packets larger than the burst are split. The queue holds all that the other hosts may send at once, so that no packet
 # is lost by accident.
 _BURST, _LONGEST_QUEUE = "32kb", "1s"
@@ -186,7 +186,7 @@ def _kill_all_in(network: RunNetwork, name: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise NotAllowed(f"{name}: processes {left} outlive SIGKILL")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _is_in(network: RunNetwork, pid: int) -> bool:
@@ -207,5 +207,5 @@ def _popen(network: RunNetwork, argv: Sequence[str], **options: Unpack[PopenOpti
             process.kill()
             process.wait()
             raise NotAllowed(f"{argv[0]} did not reach its host within {PROGRAM_S:.0f} s")
-        time.sleep(_LOOK_EVERY_S / 10)
+        time.sleep(_POLL_INTERVAL_S / 10)
     return process

@@ -30,7 +30,7 @@ from ps_cluster.tools.chaos.namespaces import take_mounts_of_its_own
 STOP_S = 20.0  # from the second SIGINT to SIGKILL
 GONE_S = 10.0  # from the end of a launcher to the end of its last process
 OF_RUN = "CHAOS_RUN"  # environment variable of all processes of a run: the run directory
-_LOOK_EVERY_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 class LaunchedRun:
@@ -140,7 +140,7 @@ class LaunchedRun:
             left = [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
             if not left or time.monotonic() > deadline:
                 return [f"pid {process.pid}" for process in left]
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:

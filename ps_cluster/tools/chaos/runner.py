@@ -25,7 +25,7 @@ class Interrupted(Exception):
 class ChaosBounds:
     """Time limits, and the shortest time between two faults, in seconds."""
 
-    look_every_s: float = 0.1
+    poll_interval_s: float = 0.1
     training_s: float = RunLimits.startup_s + 30
     recovery_s: float = 60.0
     # The launcher gives up on a cluster that dies a few times in a row without progress.
@@ -167,4 +167,4 @@ class Runner:
                 what = problem if isinstance(problem, str) else problem()
                 after = f" after {self.injected[-1].kind}" if self.injected else ""
                 raise ChaosFailed(f"{what} within {limit_s:.0f} s{after}")
-            self.sleep(self.bounds.look_every_s)
+            self.sleep(self.bounds.poll_interval_s)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ps_cluster.report.plots import Look, Plot, grid, legend_outside, logarithmic, looks, plot_style
+from ps_cluster.report.plots import LineStyle, Plot, grid, legend_outside, line_styles, logarithmic, plot_style
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View, arms
 from ps_cluster.tools.compare.records import ScoreInTime
 
@@ -19,7 +19,7 @@ _PANEL_IN = 3.0
 
 def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
     """Return the plots of the metric over training time and over examples."""
-    look, metric, unit = looks(arms(groups)), groups[0].metric, groups[0].unit
+    style, metric, unit = line_styles(arms(groups)), groups[0].metric, groups[0].unit
     name, noun = metric.name.capitalize(), metric.noun
     band = (
         "Lines are means over the seeds, bands reach from the lowest to the highest seed, and a marker ends each run."
@@ -30,8 +30,8 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
             "finite loss."
         )
     with plot_style():
-        time = _curves(views, look, lambda score: score.train_seconds, "training time [s]")
-        work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
+        time = _curves(views, style, lambda score: score.train_seconds, "training time [s]")
+        work = _curves(views, style, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
     return [
         Plot(f"{noun}-over-time", f"{noun.capitalize()} over time", f"{name} over seconds of training. {band}", time),
         Plot(
@@ -43,7 +43,9 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
     ]
 
 
-def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreInTime], float], x_label: str) -> Figure:
+def _curves(
+    views: Sequence[View], style: dict[str, LineStyle], x_of: Callable[[ScoreInTime], float], x_label: str
+) -> Figure:
     """Return a figure with a row of panels for each batch (`View.batch`), and a column of panels for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
@@ -60,10 +62,10 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreI
         panel = panels[batches.index(view.batch)][columns.index(view.straggler)]
         panel.set_visible(True)
         for group in view.groups:
-            _curve(panel, group, look[group.arm], x_of)
+            _curve(panel, group, style[group.arm], x_of)
         for place, (arm, x) in enumerate(marks.items()):
             panel.plot(
-                x, [1 + (place + 0.6) * _ROW_IN / _PANEL_IN] * len(x), "x", color=look[arm].color, markersize=5,
+                x, [1 + (place + 0.6) * _ROW_IN / _PANEL_IN] * len(x), "x", color=style[arm].color, markersize=5,
                 markeredgewidth=1.4, transform=panel.get_xaxis_transform(), clip_on=False, label=f"{arm}: diverged",
             )  # fmt: skip
         straggler = "no straggler" if view.straggler == NO_STRAGGLER else f"straggler {view.straggler}"
@@ -84,7 +86,7 @@ def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]
     return crosses
 
 
-def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], float]) -> None:
+def _curve(axes: Axes, group: Group, style: LineStyle, x_of: Callable[[ScoreInTime], float]) -> None:
     label = group.arm if group.arm not in axes.get_legend_handles_labels()[1] else None
     not_diverged = [record for record in group.records if not record.diverged]
     tracks = [[(x_of(score), group.metric.scale * value) for score, value in record.track] for record in not_diverged]
@@ -94,13 +96,13 @@ def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], f
     if end > start:
         x = np.linspace(start, end, _GRID_POINTS)
         y = np.array([np.interp(x, [at for at, _ in track], [height for _, height in track]) for track in tracks])
-        axes.plot(x, y.mean(axis=0), color=look.color, linestyle=look.line, linewidth=1.6)
+        axes.plot(x, y.mean(axis=0), color=style.color, linestyle=style.line, linewidth=1.6)
         if len(tracks) > 1:
-            axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
+            axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=style.color, alpha=0.15, linewidth=0)
     for track in tracks:
         # This line has a single point. It draws the marker, and makes the entry in the legend.
         axes.plot(
-            *track[-1], color=look.color, marker=look.marker, markersize=4.5, linestyle=look.line, linewidth=1.6,
+            *track[-1], color=style.color, marker=style.marker, markersize=4.5, linestyle=style.line, linewidth=1.6,
             markeredgecolor="white", markeredgewidth=0.5, label=label,
         )  # fmt: skip
         label = None

@@ -37,7 +37,7 @@ def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
     for one in examine(all_checks(Path("runs"), cache.default_cache_dir(), data_dir, cluster=cluster)):
         examined.append(one)
         if json_file != STDOUT:
-            print_line(f"{one.status:<5} {one.name:<11} {one.says}")
+            print_line(f"{one.status:<5} {one.name:<11} {one.message}")
             if one.todo:
                 print_line(f"{'':<17} to do: {one.todo}")
     if json_file:

@@ -23,7 +23,7 @@ class Finding:
     """The answer of a check."""
 
     status: Status
-    says: str
+    message: str
     todo: str = ""  # what the user should do; empty if all is well
     name: str = ""  # the name of the check; `examine` sets it
     seconds: float = 0.0  # the duration of the check; `examine` sets it
@@ -39,7 +39,7 @@ class Check:
     """A check of this machine or installation. It has failed if it raises an error, or takes longer than `limit_s`."""
 
     name: str
-    look: Callable[[], Finding]
+    run: Callable[[], Finding]
     limit_s: float = 10.0
 
 
@@ -48,7 +48,7 @@ def examine(checks: Sequence[Check]) -> Iterator[Finding]:
     for check in checks:
         began = time.monotonic()
         findings: list[Finding] = []
-        thread = threading.Thread(target=_look, args=(check, findings), daemon=True)
+        thread = threading.Thread(target=_run, args=(check, findings), daemon=True)
         thread.start()
         thread.join(check.limit_s)
         late = fail(f"no answer within {check.limit_s:g} s", "see whether the machine is overloaded or a disk hangs")
@@ -56,10 +56,10 @@ def examine(checks: Sequence[Check]) -> Iterator[Finding]:
         yield replace(finding, name=check.name, seconds=round(time.monotonic() - began, 3))
 
 
-def _look(check: Check, findings: list[Finding]) -> None:
+def _run(check: Check, findings: list[Finding]) -> None:
     """Append the finding of a check to `findings`."""
     try:
-        findings.append(check.look())
+        findings.append(check.run())
     except Exception as error:  # the remaining checks run, whatever happens in this one
         findings.append(fail(f"{type(error).__name__}: {error}", "fix the cause that the error message names"))
 

@@ -71,12 +71,12 @@ def free_disk(
         place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         answer.append((free_bytes(place), folder))
     free, folder = min(answer)
-    says = f"{free / GB:.1f} GB are free for {folder}"
+    message = f"{free / GB:.1f} GB are free for {folder}"
     if free < LEAST_DISK_BYTES:
-        return fail(says, "free some space: a run and its data take several 100 MB")
+        return fail(message, "free some space: a run and its data take several 100 MB")
     if free < ENOUGH_DISK_BYTES:
-        return warn(says, "free some space, e.g. remove old runs and packed data (data rm)")
-    return ok(says)
+        return warn(message, "free some space, e.g. remove old runs and packed data (data rm)")
+    return ok(message)
 
 
 def ports(host: str = "127.0.0.1") -> Finding:

@@ -11,7 +11,7 @@ from ps_cluster.tools.simulate.drawing import gammas
 from ps_cluster.tools.simulate.events import Cores, Process
 from ps_cluster.tools.simulate.training import SimulatedTraining
 
-CHIEF_LOOKS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/chief.py
+CHIEF_POLLS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/chief.py
 
 Serve = Callable[[int, int], None]
 """Serve the request of a worker on a server."""
@@ -45,18 +45,18 @@ class OneMachine(SimulatedTraining):
         parts = {part: Cores(self.events, len(part)) for part in dict.fromkeys(own)}
         self._of_worker = [parts[part] for part in own]
         self._all = list(parts.values())
-        self._chief, self._chief_looking = Process(self._all), Process(self._all)
+        self._chief, self._chief_polling = Process(self._all), Process(self._all)
         self._servers = [Process(self._all) for _ in range(cluster.servers)]
         self._pulls = gammas(self.random, costs.pull_seconds(cluster.servers), costs.server_cv)
         self._pushes = gammas(self.random, costs.push_seconds(cluster.servers), costs.server_cv)
         self._unserved = [0] * cluster.workers
-        self._look_on()
+        self._poll_as_chief()
 
-    def _look_on(self) -> None:
+    def _poll_as_chief(self) -> None:
         """Simulate the chief's background thread, which regularly checks the cluster and writes progress."""
         if self.costs.chief_background_cores:
-            self._chief_looking.do(CHIEF_LOOKS_EVERY_S * self.costs.chief_background_cores, lambda: None)
-            self.events.after(CHIEF_LOOKS_EVERY_S, self._look_on)
+            self._chief_polling.do(CHIEF_POLLS_EVERY_S * self.costs.chief_background_cores, lambda: None)
+            self.events.after(CHIEF_POLLS_EVERY_S, self._poll_as_chief)
 
     def ask_chief(self, then: Callable[[], None]) -> None:
         self._chief.do(self.costs.chief_seconds, then)

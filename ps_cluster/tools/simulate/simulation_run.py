@@ -76,8 +76,8 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
         error = "-" if one.error is None else f"{100 * one.error:+.1f} %"
         table.add_row(one.name, f"{one.predicted:,.2f}", f"{one.measured:,.2f}", error)
     console.print(table)
-    _say(f"run {root} on {cores} cores, {run.processor}", console)
-    _say(f"costs: {costs.measured_on}, {costs.processor}", console)
+    _print_line(f"run {root} on {cores} cores, {run.processor}", console)
+    _print_line(f"costs: {costs.measured_on}, {costs.processor}", console)
     _warn_of_another_processor(costs, run.processor, run.config, f"--check {shlex.quote(str(root))}", console)
     return {
         "check": str(root),
@@ -132,15 +132,15 @@ def _print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) ->
     if cluster.cores is None:
         gbits, latency = 8e-9 * network.link_bytes_per_second, 1e6 * network.latency_seconds
         where = f"{gbits:g} Gbit/s links, {latency:g} us latency"
-    _say(f"mode {cluster.mode}, {where}, {costs.steps_per_dispatch} steps per dispatch", console)
+    _print_line(f"mode {cluster.mode}, {where}, {costs.steps_per_dispatch} steps per dispatch", console)
     if costs.tables:
         of_tables = f"{costs.tables.values_per_step:,.0f} of the {costs.tables.weights:,} weights in tables"
-        _say(
+        _print_line(
             f"a step pulls {costs.wire_bytes / 1e6:,.2f} MB, and pushes as much: {of_tables}, and all weights outside "
             "of tables",
             console,
         )
-    _say(f"costs: {costs.measured_on}, {costs.processor}", console)
+    _print_line(f"costs: {costs.measured_on}, {costs.processor}", console)
 
 
 def _warn_of_another_processor(
@@ -158,12 +158,12 @@ def _warn_of_another_processor(
         training, model = run.training, run.model
         work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
     warning = f"OTHER PROCESSOR: the costs were measured on {costs.processor}, and this is {processor}"
-    _say(f"{warning}: the figures may be far off. To measure this processor:", console, style="yellow")
-    _say(f"  {PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs", console)
-    _say(f"  {PROGRAM} simulate --from runs/costs {more}", console)
+    _print_line(f"{warning}: the figures may be far off. To measure this processor:", console, style="yellow")
+    _print_line(f"  {PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs", console)
+    _print_line(f"  {PROGRAM} simulate --from runs/costs {more}", console)
 
 
-def _say(line: str, console: Console, style: str | None = None) -> None:
+def _print_line(line: str, console: Console, style: str | None = None) -> None:
     console.print(line, style=style, highlight=False, soft_wrap=True)
 
 

@@ -79,13 +79,13 @@ class SweepRun:
         """Train until all trials are over, or until a stop is requested. Return the exit code."""
         code = train_at_once(
             self._fleet, requests, print_line,
-            start_next=self._start_next, ended=self._end, look=self._look_at_all, sleep=self._sleep,
+            start_next=self._start_next, ended=self._end, poll=self._poll_all, sleep=self._sleep,
         )  # fmt: skip
         return code or self._code
 
-    def _look_at_all(self) -> None:
+    def _poll_all(self) -> None:
         for running in self._running.values():
-            self._look(running)
+            self._poll(running)
 
     def _start_next(self) -> bool:
         """Continue a trial of an earlier command, or start a new trial. Return False if no trial is left to start."""
@@ -114,7 +114,7 @@ class SweepRun:
         self._running[trial.number] = Running(trial, job, RowTail(RunDir(job.root).evaluation, EvaluationRow))
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
-    def _look(self, running: Running, *, has_ended: bool = False) -> None:
+    def _poll(self, running: Running, *, has_ended: bool = False) -> None:
         """Read the new scores of a trial. If the trial has not ended and is not among the best at a rung, stop it."""
         for row in running.scores.new_rows():
             if running.is_pruned:
@@ -135,7 +135,7 @@ class SweepRun:
 
     def _end(self, ended: EndedJob) -> None:
         running = self._running.pop(ended.job.index)
-        self._look(running, has_ended=True)  # the scores that it wrote just before it ended
+        self._poll(running, has_ended=True)  # the scores that it wrote just before it ended
         trial, score = running.trial, running.score
         on_held_out = f"{score_text(self._plan, score)} on held-out examples"
         if running.is_pruned:

@@ -23,7 +23,7 @@ class Async(DefaultMode):
     """Asynchronous training: each gradient is applied as it arrives, and no worker waits for another."""
 
     name = "async"
-    says = "each gradient is applied as it arrives"
+    description = "each gradient is applied as it arrives"
     Settings = AsyncSettings
     has_tables = True
     cluster = ClusterShape(pins_workers=True)

@@ -230,7 +230,7 @@ class Bounded(DefaultMode):
     """
 
     name = "bounded"
-    says = "asynchronous, with a bound on staleness or on how far a worker is ahead"
+    description = "asynchronous, with a bound on staleness or on how far a worker is ahead"
     Settings = BoundedSettings
     has_tables = True
     cluster = ClusterShape(most_parameter_servers=1)  # a single place must decide which worker may continue

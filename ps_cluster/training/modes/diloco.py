@@ -112,7 +112,9 @@ class Diloco(OuterMode):
     """Asynchronous local SGD: each period of a worker becomes one outer step when it arrives."""
 
     name = "diloco"
-    says = "each worker trains alone for many steps; the change of its weights is one outer step as soon as it arrives"
+    description = (
+        "each worker trains alone for many steps; the change of its weights is one outer step as soon as it arrives"
+    )
     Settings = DilocoSettings
     cluster = ClusterShape(pins_workers=True)
     shard = DilocoShard

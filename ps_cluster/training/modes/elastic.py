@@ -156,7 +156,9 @@ class Elastic(LocalMode):
     """Asynchronous elastic averaging SGD."""
 
     name = "elastic"
-    says = "each worker trains separate weights; from time to time, these and the common centre move towards each other"
+    description = (
+        "each worker trains separate weights; from time to time, these and the common centre move towards each other"
+    )
     Settings = ElasticSettings
     cluster = ClusterShape(
         pins_workers=True,

@@ -87,7 +87,7 @@ class Layers(SplitNetwork):
     """The layers of one network are on different workers; each step goes through all workers."""
 
     name = "layers"
-    says = "the layers of one network are on different workers"
+    description = "the layers of one network are on different workers"
     Settings = LayersSettings
     cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
 

@@ -28,8 +28,8 @@ from ps_cluster.training.worker_state import WorkerState
 
 def local_steps_field(default: int) -> Any:
     """Return the field `local_steps` of a mode's settings."""
-    says = "Number of steps that a worker takes alone between two exchanges with the parameter servers."
-    return Field(default=default, ge=1, le=1000, description=says)
+    description = "Number of steps that a worker takes alone between two exchanges with the parameter servers."
+    return Field(default=default, ge=1, le=1000, description=description)
 
 
 class LocalSettings(ModeSettings):

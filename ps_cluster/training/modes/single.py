@@ -11,7 +11,7 @@ class Single(DefaultMode):
     """One process trains alone, as a baseline for the other modes."""
 
     name = "single"
-    says = "one process trains alone"
+    description = "one process trains alone"
     cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has no workers")
     promise = Promise(is_stale=False)
     has_tables = True

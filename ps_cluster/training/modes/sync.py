@@ -41,7 +41,7 @@ class Sync(DefaultMode):
     """Synchronous training by all-reduce between the workers, without parameter servers."""
 
     name = "sync"
-    says = "all workers average each gradient by all-reduce, without parameter servers"
+    description = "all workers average each gradient by all-reduce, without parameter servers"
     cluster = ClusterShape(
         types=(WORKER,),
         flows=(Flow(WORKER, WORKER, "parts of gradients, in a ring"),),

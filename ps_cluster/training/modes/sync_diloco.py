@@ -27,7 +27,7 @@ class SyncDiloco(OuterMode, SyncPs):
     """
 
     name = "sync-diloco"
-    says = "each worker trains alone for many steps; then the mean of their changes is one outer step"
+    description = "each worker trains alone for many steps; then the mean of their changes is one outer step"
     Settings = SyncDilocoSettings
     has_tables = False  # a worker's local steps change all weights
     promise = replace(SyncPs.promise, takes_local_steps=True)

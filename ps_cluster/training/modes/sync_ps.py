@@ -181,7 +181,7 @@ class SyncPs(DefaultMode):
     """Synchronous training on the parameter server, in rounds, with backup workers."""
 
     name = "sync-ps"
-    says = "an update is the mean of a round's gradients, on the parameter server"
+    description = "an update is the mean of a round's gradients, on the parameter server"
     Settings = SyncPsSettings
     has_tables = True
     cluster = ClusterShape(

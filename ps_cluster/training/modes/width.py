@@ -25,7 +25,7 @@ class Width(SplitNetwork):
     """Each wide layer of one network is spread over all workers by its units; each step needs all workers."""
 
     name = "width"
-    says = "the units or filters of each wide layer are spread over all workers"
+    description = "the units or filters of each wide layer are spread over all workers"
     Settings = WidthSettings
     cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each worker has different units")
     # The variables of a wide layer are cut too, so no worker knows the norm of the gradient of such a variable.

@@ -15,7 +15,7 @@ from rich.console import Console
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.plots import looks
+from ps_cluster.report.plots import line_styles
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import comparison_report, comparison_run
@@ -344,8 +344,8 @@ def test_runs_that_diverged_are_crosses_above_the_panel_and_in_no_line(tmp_path)
 
 
 def test_16_arms_have_looks_of_their_own_and_a_legend_outside_of_the_curves(tmp_path):
-    found = looks([str(number) for number in range(35)]).values()
-    assert len({(look.color, look.line) for look in found}) == 35
+    found = line_styles([str(number) for number in range(35)]).values()
+    assert len({(style.color, style.line) for style in found}) == 35
     settings = [{"optimizer.learning_rate": round(0.001 * number, 4)} for number in range(1, 17)]
     roots = written_runs(tmp_path, *settings)
     plot = make_plots(*groups_and_views(roots))[0]

@@ -28,10 +28,10 @@ from tests.helpers.processes import assert_none_left
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
 
-def answer(found, status, *says):
+def answer(found, status, *message):
     assert found.status is status, found
     assert bool(found.todo) == (status is not OK)
-    assert all(part in f"{found.says} {found.todo}" for part in says), found
+    assert all(part in f"{found.message} {found.todo}" for part in message), found
     return found
 
 
@@ -79,8 +79,8 @@ WRONG = '{"name": "GPU:1", "model": "A100", "ms": 0.25, "error": 0.5}'
         (("0",), (sys.executable, "-c", "raise SystemExit('no kernel image')"), FAIL, ["1 GPU: no kernel image"]),
     ],
 )
-def test_gpus_that_tensorflow_does_not_see_or_that_compute_something_else_are_told(there, argv, status, says):
-    answer(gpus(there, argv), status, *says)
+def test_gpus_that_tensorflow_does_not_see_or_that_compute_something_else_are_told(there, argv, status, message):
+    answer(gpus(there, argv), status, *message)
 
 
 LOCK = """# a comment
@@ -104,14 +104,14 @@ winonly==1.0 ; sys_platform == 'win32' \\
         ({"absl-py": "2.5.1", "tensorflow": "2.20.0"}, WARN, "2.20.0 instead of 2.21.0, numpy 2.4.0 is missing"),
     ],
 )
-def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, status, says):
+def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, status, message):
     def version_of(name):
         if name not in installed:
             raise metadata.PackageNotFoundError(name)
         return installed[name]
 
     (tmp_path / "lock.txt").write_text(LOCK)
-    answer(locked_versions(tmp_path / "lock.txt", version_of), status, says)
+    answer(locked_versions(tmp_path / "lock.txt", version_of), status, message)
     answer(locked_versions(tmp_path / "absent.txt", version_of), OK, "no file of locked versions")
 
 
@@ -132,9 +132,9 @@ def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
         ("sse2", Allowance(4), FAIL, "no AVX"),
     ],
 )
-def test_the_processor_is_told_with_the_precision_that_it_gives(tmp_path, flags, allowed, status, says):
+def test_the_processor_is_told_with_the_precision_that_it_gives(tmp_path, flags, allowed, status, message):
     (tmp_path / "cpuinfo").write_text(f"model name : Some Processor\nflags : {flags}\n")
-    answer(processor(tmp_path / "cpuinfo", allowed), status, says)
+    answer(processor(tmp_path / "cpuinfo", allowed), status, message)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_check_that_raises_or_hangs_has_failed_and_the_others_have_their_turn(
     found = list(examine(checks))
     never.set()
     assert [one.status for one in found] == [Status.FAIL, Status.FAIL, Status.OK]
-    assert "the disk is gone" in found[0].says and "no answer within 0.05 s" in found[1].says
+    assert "the disk is gone" in found[0].message and "no answer within 0.05 s" in found[1].message
     assert all(one.todo for one in found[:2])
 
 

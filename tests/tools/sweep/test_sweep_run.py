@@ -70,7 +70,7 @@ class Requests:
     def __init__(self, at=None):
         self.count, self._left = 0, at
 
-    def look(self, _seconds):
+    def poll(self, _seconds):
         if self._left is not None:
             self._left -= 1
             self.count = int(self._left <= 0)
@@ -85,7 +85,7 @@ def sweep(dataset, tmp_path):
         plan = SweepPlan.on(dataset, found, checked_space(found))
         book = TrialBook(tmp_path / "journal", plan.method, plan.space, seed=0, smaller_is_better=False)
         fleet, requests = FakeFleet(scores, burst), Requests(stop_at)
-        code = SweepRun(plan, book, fleet, tmp_path, sleep=requests.look).run(requests)
+        code = SweepRun(plan, book, fleet, tmp_path, sleep=requests.poll).run(requests)
         write_sweep_report(plan, book, tmp_path)
         with (tmp_path / PRINTED).open("w") as file:
             print_sweep_result(plan, book, tmp_path, Console(file=file, width=200))
