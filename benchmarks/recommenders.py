@@ -40,7 +40,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import flatten, statistics_of
 from ps_cluster.notices import ignore
 from ps_cluster.report.terminal import print_line
@@ -143,8 +143,8 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
     rule = config.optimizer
     if not isinstance(rule, AdamSettings) or rule.rule != "adam" or config.schedule.kind != "constant":
         raise UserError("--set: fit trains by rule adam at a constant rate: leave optimizer.rule and schedule.kind out")
-    judge = judge_of(spec, config.training, model).of_prediction
-    target = judge.scaled(judge.targets(dataset.target("train"))).numpy()  # in the units in which a run trains
+    head = head_of(spec, config.training, model).of_prediction
+    target = head.scaled(head.targets(dataset.target("train"))).numpy()  # in the units in which a run trains
     model.compile(
         keras.optimizers.Adam(rule.learning_rate, rule.momentum, rule.beta_2, rule.epsilon),
         keras.losses.BinaryCrossentropy(from_logits=True) if spec.classes else "mse",

@@ -271,7 +271,7 @@ def losses_of(compiled: KerasLosses) -> list[OutputLoss]:
 
 
 def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.Tensor]]:
-    """Yield each metric with the output that it judges. `compiled` must be built."""
+    """Yield each metric with the output to which it applies. `compiled` must be built."""
     flat = compiled._flatten_y(outputs)
     for of_outputs in (compiled._flat_metrics, compiled._flat_weighted_metrics):
         for of_one, output in zip(of_outputs, flat, strict=True):
@@ -288,12 +288,12 @@ def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
     return modes.get(getattr(metric, "_direction", None))
 
 
-def wrapped_by(judging: keras.Loss | keras.Metric | Callable[..., Any]) -> Callable[..., Any] | None:
+def wrapped_by(loss_or_metric: keras.Loss | keras.Metric | Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the function that a loss or metric wraps; None if it wraps none, or is a function itself.
 
     The attribute in which a metric keeps this function is private.
     """
-    return getattr(judging, "fn", getattr(judging, "_fn", None))
+    return getattr(loss_or_metric, "fn", getattr(compared, "_fn", None))
 
 
 # Attributes of an optimizer that hold its state, or that follow from its configuration.

@@ -74,9 +74,13 @@ def _is_plain_accuracy(given: object, *, is_binary: bool) -> bool:
     return function in (keras.metrics.categorical_accuracy, keras.metrics.sparse_categorical_accuracy)
 
 
-def name_in_compile(judging: object) -> str:
+def name_in_compile(loss_or_metric: object) -> str:
     """Return the name of a loss or metric that was passed to `compile` as a name, an object or a function."""
-    return judging if isinstance(judging, str) else getattr(judging, "name", "") or getattr(judging, "__name__", "")
+    return (
+        loss_or_metric
+        if isinstance(loss_or_metric, str)
+        else getattr(loss_or_metric, "name", "") or getattr(loss_or_metric, "__name__", "")
+    )
 
 
 def check_callbacks(given: object) -> list[keras.callbacks.Callback]:

@@ -24,7 +24,7 @@ from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.compiled_judges import judge_of, zero_targets
+from ps_cluster.models.compiled_heads import head_of, zero_targets
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
@@ -122,9 +122,9 @@ class RunCallbacks:
             model = build(self._config.model, spec, seed=self._config.training.seed)
             model.compile(loss="mse", metrics=["accuracy"] if OBJECTIVES[spec.objective].has_accuracy else [])
         zeros = {name: tf.zeros([2, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
-        judge = judge_of(spec, model=model)
-        outputs = judge.final(model(as_arguments(zeros)))
-        CompiledMetrics(model).check_on(judge.targets(zero_targets(spec, 2)), outputs)
+        head = head_of(spec, model=model)
+        outputs = head.final(model(as_arguments(zeros)))
+        CompiledMetrics(model).check_on(head.targets(zero_targets(spec, 2)), outputs)
         return model
 
     def poll(self) -> bool:

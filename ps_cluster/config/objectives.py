@@ -17,7 +17,7 @@ from ps_cluster.files.values import Malformed, number_text
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
-    from ps_cluster.models.judges import ObjectiveJudge
+    from ps_cluster.models.heads import ObjectiveHead
     from ps_cluster.report.analysis import Analysis
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are not inputs
@@ -189,7 +189,7 @@ class ExampleSpec:
 
 # The objectives: what a network is trained for, with loss and metric of its outputs.
 #
-# The TensorFlow part of each objective is a subclass of `ps_cluster.models.judges.ObjectiveJudge`.
+# The TensorFlow part of each objective is a subclass of `ps_cluster.models.heads.ObjectiveHead`.
 
 SMOOTHING = "training.label_smoothing"
 IN_DEVIATIONS = "targets in standard deviations"
@@ -217,12 +217,12 @@ class Objective(Named):
     activation = "linear"
     reading = ""
 
-    def judge(self) -> type[ObjectiveJudge]:
+    def head(self) -> type[ObjectiveHead]:
         """Return the class that computes loss, metric and predictions."""
         raise NotImplementedError
 
     def results(self) -> type[Analysis] | None:
-        """Return the class that analyses the arrays of `Judge.kept`, or None if there is no analysis."""
+        """Return the class that analyses the arrays of `Head.kept`, or None if there is no analysis."""
         return None
 
     @property
@@ -259,7 +259,7 @@ class Objective(Named):
         return ", ".join(number_text(value) for value in np.ravel(target))
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
-        """Return a prediction of the judge, [outputs], as text, like `named_target`."""
+        """Return a prediction, [outputs], as text, like `named_target`."""
         return self.named_target(prediction, spec)
 
     def described(self, outputs: int) -> str:
@@ -275,7 +275,7 @@ class Objective(Named):
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each prediction, [N], from predictions [N, outputs]. A judge does this in a graph."""
+        """Return the metric of each prediction, [N], from predictions [N, outputs]. A head does this in a graph."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
@@ -311,10 +311,10 @@ class Classification(Objective):
     weighs_classes = True
     activation = "softmax"
 
-    def judge(self) -> type[ObjectiveJudge]:
-        from ps_cluster.models.judges import ClassificationJudge
+    def head(self) -> type[ObjectiveHead]:
+        from ps_cluster.models.heads import ClassificationHead
 
-        return ClassificationJudge
+        return ClassificationHead
 
     def results(self) -> type[Analysis]:
         from ps_cluster.report.class_results import ClassResults  # imports matplotlib
@@ -390,10 +390,10 @@ class MultiLabel(Objective):
     name = "multi-label"
     activation = "sigmoid"
 
-    def judge(self) -> type[ObjectiveJudge]:
-        from ps_cluster.models.judges import MultiLabelJudge
+    def head(self) -> type[ObjectiveHead]:
+        from ps_cluster.models.heads import MultiLabelHead
 
-        return MultiLabelJudge
+        return MultiLabelHead
 
     def results(self) -> type[Analysis]:
         from ps_cluster.report.label_results import LabelResults  # imports matplotlib
@@ -445,10 +445,10 @@ class Regression(Objective):
     reading = IN_DEVIATIONS
     smooths_labels = False
 
-    def judge(self) -> type[ObjectiveJudge]:
-        from ps_cluster.models.judges import RegressionJudge
+    def head(self) -> type[ObjectiveHead]:
+        from ps_cluster.models.heads import RegressionHead
 
-        return RegressionJudge
+        return RegressionHead
 
     def results(self) -> type[Analysis]:
         from ps_cluster.report.value_results import ValueResults  # imports matplotlib
@@ -516,10 +516,10 @@ class NextByte(Objective):
     has_accuracy = False
     smooths_labels = False
 
-    def judge(self) -> type[ObjectiveJudge]:
-        from ps_cluster.models.judges import NextByteJudge
+    def head(self) -> type[ObjectiveHead]:
+        from ps_cluster.models.heads import NextByteHead
 
-        return NextByteJudge
+        return NextByteHead
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype != np.uint8 or spec.target.codes != (BYTES,) * math.prod(spec.target.shape):

@@ -35,7 +35,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from ps_cluster.models.compiled import CompiledMetrics
-    from ps_cluster.models.judges import Judge
+    from ps_cluster.models.heads import Head
     from ps_cluster.models.pure import Outputs
     from ps_cluster.report.prediction_sheet import Answer
 
@@ -83,7 +83,7 @@ class Scored:
     test: SplitScores
     validation: SplitScores = SplitScores()  # over held-out training examples, if there are any
     augmented_metric: float | None = None  # of the mean prediction over views of each test example; None if not wanted
-    # The predictions for the test examples; None if they are not kept (`Judge.kept`).
+    # The predictions for the test examples; None if they are not kept (`Head.kept`).
     predictions: Predictions | None = field(default=None, compare=False)
 
 
@@ -101,7 +101,7 @@ class Scorer:
         import_tensorflow()
         from ps_cluster.models.build import build
         from ps_cluster.models.compiled import CompiledMetrics
-        from ps_cluster.models.compiled_judges import judge_of
+        from ps_cluster.models.compiled_heads import head_of
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused_layers import with_fused_layers
         from ps_cluster.models.objective_metrics import ObjectiveMetrics
@@ -120,23 +120,23 @@ class Scorer:
         self._saved = build(config.model if is_own else as_written, dataset.spec, seed=config.training.seed)
         same = is_own or as_written == config.model
         self._model = self._saved if same else build(config.model, dataset.spec, seed=config.training.seed)
-        self._judge = judge_of(dataset.spec, model=self._model)
+        self._head = head_of(dataset.spec, model=self._model)
         self._fused = with_fused_layers(self._model)  # computes the same, but faster
 
         def outputs(inputs: Mapping[str, tf.Tensor]) -> Outputs:
             return infer(self._fused, as_arguments(inputs))
 
         def first(inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-            return self._judge.predicting(outputs(inputs))
+            return self._head.predicting(outputs(inputs))
 
         self._first = first
         views = DATASETS[config.data.dataset].views()
         self._compiled = CompiledMetrics(self._model)
-        self._further = ObjectiveMetrics(self._judge, self._compiled)
-        self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
+        self._further = ObjectiveMetrics(self._head, self._compiled)
+        self._sums = _make_sums(outputs, self._head, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
         self._sums_of_views = views and _make_sums(
-            partial(views, first), self._judge.of_prediction, dataset.spec.targets[TARGET]
+            partial(views, first), self._head.of_prediction, dataset.spec.targets[TARGET]
         )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
@@ -158,7 +158,7 @@ class Scorer:
         return Scored(test, validation, by_views, Predictions(*about, kept) if kept else None)
 
     def _score_split(self, split: PackedSplit) -> tuple[SplitScores, dict[str, np.ndarray]]:
-        """Return the scores over a split, and the arrays that the judge keeps."""
+        """Return the scores over a split, and the arrays that the head keeps."""
         metric, loss, kept = self._means(split, self._sums, self._dataset.spec)
         further = self._further.take_results()
         if loss is None:
@@ -184,7 +184,7 @@ class Scorer:
     def model_of(self, checkpoint: Checkpoint) -> keras.Model:
         """Return the network in the form in which it is saved, with the weights of a checkpoint."""
         self._assign(checkpoint)
-        return self._judge.finished(self._saved)
+        return self._head.finished(self._saved)
 
     @cached_property
     def gradient(self) -> Callable[[], np.ndarray] | None:
@@ -198,24 +198,24 @@ class Scorer:
         """
         if not self._config.evaluation.gradients:
             return None
-        from ps_cluster.models.compiled_judges import judge_of
+        from ps_cluster.models.compiled_heads import head_of
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.pure import infer
 
         spec, variables = self._dataset.spec, self._model.trainable_variables
-        judge = judge_of(spec, self._config.training, self._model)
+        head = head_of(spec, self._config.training, self._model)
         chosen = spaced(self._dataset.train_examples, GRADIENT_EXAMPLES)
         rows = {name: self._dataset.rows("train", name, field)[chosen] for name, field in fields_of(spec).items()}
         inputs = {name: rows[name] for name in spec.inputs}
 
         @tf.function(autograph=False)
         def gradient() -> tf.Tensor:
-            targets = judge.targets(keras.tree.map_structure(tf.constant, targets_in(rows, spec)))
+            targets = head.targets(keras.tree.map_structure(tf.constant, targets_in(rows, spec)))
             with tf.GradientTape() as tape:
                 outputs = keras.tree.map_structure(
                     _floats, infer(self._model, as_arguments(network_inputs(inputs, spec)))
                 )
-                loss = judge.loss(targets, outputs, judge.weights(targets, rows.get(WEIGHT)))
+                loss = head.loss(targets, outputs, head.weights(targets, rows.get(WEIGHT)))
             values = [variable.value for variable in variables]
             gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in gradients], axis=0)
@@ -239,7 +239,7 @@ class Scorer:
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
         output = self._first(network_inputs({name: pictures}, spec))
-        predictions = self._judge.of_prediction.prediction(_floats(output)).numpy()
+        predictions = self._head.of_prediction.prediction(_floats(output)).numpy()
         found = []
         for index, picture, prediction in zip(chosen, pictures, predictions):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
@@ -249,7 +249,7 @@ class Scorer:
 
     def save_model(self, path: Path) -> None:
         """Save the network with the weights that were scored last. The .keras file loads without this package."""
-        self._judge.finished(self._saved).save(path)
+        self._head.finished(self._saved).save(path)
 
     def _assign(self, checkpoint: Checkpoint) -> None:
         from ps_cluster.models.flat import assign
@@ -266,7 +266,7 @@ class Scorer:
     def _means(
         self, split: PackedSplit, sums: SumBatch, spec: ExampleSpec
     ) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
-        """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps.
+        """Return the means of metric and loss over a split (None if not finite), and the arrays that the head keeps.
 
         Args:
           spec: the form of the examples that `sums` takes.
@@ -297,10 +297,10 @@ class Scorer:
 
 
 def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, np.ndarray]:
-    """Create arrays [N, ...] for the values that the judge keeps for each example; {} if they would be too large.
+    """Create arrays [N, ...] for the values that the head keeps for each example; {} if they would be too large.
 
     Args:
-      batch: the values that the judge keeps for one batch, [B, ...], by name.
+      batch: the values that the head keeps for one batch, [B, ...], by name.
     """
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
@@ -313,9 +313,9 @@ def _floats(output: tf.Tensor) -> tf.Tensor:
 
 
 class BatchSums(NamedTuple):
-    """The sums of metrics and losses over a batch, float32 [], and the arrays that the judge keeps, [B, ...], by name.
+    """The sums of metrics and losses over a batch, float32 [], and the arrays that the head keeps, [B, ...], by name.
 
-    `compared`: truth and prediction for the further metrics (`Judge.compared`); None if there are no further metrics.
+    `compared`: truth and prediction for the further metrics (`Head.compared`); None if there are no further metrics.
     """
 
     metric: tf.Tensor
@@ -331,7 +331,7 @@ returns the sums over the batch."""
 
 def _make_sums(
     outputs: Callable[[dict[str, tf.Tensor]], Outputs],
-    judge: Judge,
+    head: Head,
     spec: ExampleSpec,
     compiled: CompiledMetrics | None = None,
 ) -> SumBatch:
@@ -349,13 +349,13 @@ def _make_sums(
     def sums(arrays: dict[str, tf.Tensor]) -> BatchSums:
         inputs = {name: arrays[name] for name in spec.inputs}
         found = keras.tree.map_structure(_floats, outputs(network_inputs(inputs, spec)))
-        targets = judge.targets(targets_in(arrays, spec))
+        targets = head.targets(targets_in(arrays, spec))
         compared = None
         if compiled is not None:
-            compiled.update(targets, judge.final(found), judge.as_probabilities(found))
-            compared = judge.compared(targets, found)
-        metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))
-        return BatchSums(metric, loss, judge.kept(targets, found), compared)
+            compiled.update(targets, head.final(found), head.as_probabilities(found))
+            compared = head.compared(targets, found)
+        metric, loss = (tf.reduce_sum(of(targets, found)) for of in (head.metric, head.losses))
+        return BatchSums(metric, loss, head.kept(targets, found), compared)
 
     graph: SumBatch = sums
     return graph

@@ -174,7 +174,7 @@ def _answer(question: Question) -> NetworkFacts:
     from ps_cluster.models.best import check_that_it_loads
     from ps_cluster.models.build import build
     from ps_cluster.models.compiled import CompiledMetrics
-    from ps_cluster.models.compiled_judges import judge_of
+    from ps_cluster.models.compiled_heads import head_of
     from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
     from ps_cluster.models.objective_metrics import scored_metrics
 
@@ -184,13 +184,13 @@ def _answer(question: Question) -> NetworkFacts:
         model = build(config.model, dataset.spec, seed=config.training.seed)
     except UserError as error:
         return NetworkFacts(error=str(error))
-    judge = judge_of(dataset.spec, model=model)
-    metrics = scored_metrics(judge, CompiledMetrics(model))
+    head = head_of(dataset.spec, model=model)
+    metrics = scored_metrics(head, CompiledMetrics(model))
     try:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
-    facts = partial(NetworkFacts, not_alone=not_alone, reading=judge.reading, metrics=metrics)
+    facts = partial(NetworkFacts, not_alone=not_alone, reading=head.reading, metrics=metrics)
     try:
         return facts(optimizer=optimizer_settings(model), schedule=schedule_settings(model))
     except ValueError as error:

@@ -11,7 +11,7 @@ from ps_cluster.config.networks import NETWORKS, NetworkSettings, SavedNetwork
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.files.values import listed, one_line
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.saved import load_finished
 from ps_cluster.private_names import layers_of
 
@@ -45,7 +45,7 @@ def is_built_by_code(name: str) -> bool:
 def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
     """Return an untrained network, including the layers that the evaluator adds before it saves the network."""
     model = build(settings, spec, seed=0)
-    return judge_of(spec, model=model).finished(model)
+    return head_of(spec, model=model).finished(model)
 
 
 def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
@@ -54,7 +54,7 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
     Return one line that says why Keras can't load the file without the user's code, or None if it can. Raises
     ValueError if the network can't be saved, or if the saved file can't be loaded even with that code.
     """
-    saved = judge_of(spec, model=model).finished(model)
+    saved = head_of(spec, model=model).finished(model)
     with tempfile.TemporaryDirectory(prefix="ps-cluster-saved-") as folder:
         file = Path(folder, "model.keras")
         try:

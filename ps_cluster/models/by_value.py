@@ -99,9 +99,9 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
         values = [value for name, value in vars(layer).items() if not hasattr(type(layer), name)]
         for value in values:
             yield from _with_config(value)
-    for judging in keras.tree.flatten(given_to_compile(model)):
-        yield from _with_config(judging)
-        yield from _with_config(wrapped_by(judging))
+    for loss_or_metric in keras.tree.flatten(given_to_compile(model)):
+        yield from _with_config(loss_or_metric)
+        yield from _with_config(wrapped_by(loss_or_metric))
     if (optimizer := optimizer_of(model)) is not None:
         yield optimizer
 

@@ -76,7 +76,7 @@ class CompiledLoss:
     def __call__(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
-        """Return the loss of a batch, float32 []. `part`: as for `Judge.loss`."""
+        """Return the loss of a batch, float32 []. `part`: as for `Head.loss`."""
         # If Keras has stored the logits of probabilities as an attribute of the tensor, its losses use the logits,
         # because a probability of 0 or 1 has no gradient. A graph loses such attributes, so they are passed to it.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
@@ -234,7 +234,7 @@ def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _place_of(one: OutputLoss, outputs: Outputs) -> int:
-    """Return the index of the output that a loss judges, in the order of `keras.tree.flatten`."""
+    """Return the index of the output to which a loss applies, in the order of `keras.tree.flatten`."""
     places = keras.tree.pack_sequence_as(outputs, list(range(len(keras.tree.flatten(outputs)))))
     found: int = reduce(getitem, one.path, places)
     return found

@@ -26,7 +26,7 @@ _OF_SCORES = (
 )  # fmt: skip
 # Losses that allow other units: d(a y + b, a o + b) = c d(y, o). A network trained on standardised targets therefore
 # returns the same once its outputs are converted back. a has to be the same for all numbers of a row
-# (`RegressionJudge.in_units_of_loss`). Other losses don't allow other units: Huber and log-cosh have a width in the
+# (`RegressionHead.in_units_of_loss`). Other losses don't allow other units: Huber and log-cosh have a width in the
 # target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler depend on where zero is; and all
 # other losses take labels.
 _IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_error)
@@ -91,20 +91,20 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
     return threshold == 0.5
 
 
-def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Return targets as the loss or metric `judging` takes them: one-hot rows if it compares labels elementwise."""
+def target_for(loss_or_metric: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    """Return targets as the loss or metric `loss_or_metric` takes them: one-hot rows if it compares labels elementwise."""
     if targets.dtype == tf.float64:  # a user's loss may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1
-    return tf.one_hot(targets, output.shape[-1]) if is_label and _takes_rows(judging) else targets
+    return tf.one_hot(targets, output.shape[-1]) if is_label and _takes_rows(loss_or_metric) else targets
 
 
-def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
+def _takes_rows(loss_or_metric: keras.Loss | keras.Metric) -> bool:
     """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for a user's code."""
-    if hasattr(judging, "sparse_y_true"):  # intersection over union
-        return not judging.sparse_y_true
-    function = wrapped_by(judging)
+    if hasattr(loss_or_metric, "sparse_y_true"):  # intersection over union
+        return not loss_or_metric.sparse_y_true
+    function = wrapped_by(loss_or_metric)
     if isinstance(function, keras.Loss):  # a loss that is used as a metric
         return _takes_rows(function)
-    found = function or next(kind for kind in type(judging).__mro__ if is_of_keras(kind))
+    found = function or next(kind for kind in type(loss_or_metric).__mro__ if is_of_keras(kind))
     return is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")

@@ -11,29 +11,29 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.judges import Judge
+from ps_cluster.models.heads import Head
 from ps_cluster.private_names import mode_of_metric
 
 MOST_COLLECTED = 2**20  # the metrics are updated once this many target values are collected: 4 MB
 
 
-def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
+def further_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
     """Return an objective's further metrics by name, except those whose name or class a metric of compile() has too.
 
     `compiled`: the metrics of compile(), which have to be built.
     """
     of_user = compiled.metrics
     taken = {*of_user, *(type(metric) for metric in of_user.values())}
-    return {name: metric for name, metric in judge.further_metrics().items() if not taken & {name, type(metric)}}
+    return {name: metric for name, metric in head.further_metrics().items() if not taken & {name, type(metric)}}
 
 
-def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
+def scored_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
     """Return the metrics that are scored in addition to the objective's metric and the loss: name → better values.
 
     The better values are "max" or "min", or None if Keras does not know which are better. `compiled`: the metrics of
     compile(), which have to be built.
     """
-    scored = further_metrics(judge, compiled) | compiled.metrics
+    scored = further_metrics(head, compiled) | compiled.metrics
     return {name: mode_of_metric(metric) for name, metric in scored.items()}
 
 
@@ -43,14 +43,14 @@ class ObjectiveMetrics:
     Batches are collected, because an update of Keras's metrics takes as long for 50 examples as for 5,000.
     """
 
-    def __init__(self, judge: Judge, compiled: CompiledMetrics):
-        """Store the judge, which creates the metrics at their first use. `compiled`: the metrics of compile()."""
-        self._judge, self._compiled = judge, compiled
+    def __init__(self, head: Head, compiled: CompiledMetrics):
+        """Store the head, which creates the metrics at their first use. `compiled`: the metrics of compile()."""
+        self._head, self._compiled = head, compiled
         self._metrics: Mapping[str, keras.Metric] | None = None
         self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []
 
     def add(self, truth: tf.Tensor, predicted: tf.Tensor) -> None:
-        """Add a batch, as `Judge.compared` returns it. Call this after the metrics of compile() are updated."""
+        """Add a batch, as `Head.compared` returns it. Call this after the metrics of compile() are updated."""
         self._batches.append((truth, predicted))
         if sum(math.prod(batch.shape) for batch, _ in self._batches) >= MOST_COLLECTED:
             self._update()
@@ -70,7 +70,7 @@ class ObjectiveMetrics:
         if not self._batches:
             return
         if self._metrics is None:
-            self._metrics = further_metrics(self._judge, self._compiled)
+            self._metrics = further_metrics(self._head, self._compiled)
         truth, predicted = (tf.concat(parts, axis=0) for parts in zip(*self._batches, strict=True))
         self._batches.clear()
         for metric in self._metrics.values():

@@ -11,7 +11,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
-from ps_cluster.models.compiled_judges import judge_of, zero_targets
+from ps_cluster.models.compiled_heads import head_of, zero_targets
 from ps_cluster.models.compiled_optimizer import optimizer_of
 from ps_cluster.models.end_graphs import last_activation
 from ps_cluster.models.ends import target_names
@@ -119,13 +119,13 @@ def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> 
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
     # The batch size differs from the length of every other axis, so that nothing is broadcast by mistake.
     size = max(one.outputs for one in spec.targets.values()) + 2
-    judge = judge_of(spec, model=model)
-    targets = judge.targets(zero_targets(spec, size))
+    head = head_of(spec, model=model)
+    targets = head.targets(zero_targets(spec, size))
     zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
     if has_loss(model):
         weights = None if spec.weight is None else tf.ones([size])
-        CompiledLoss(model).check_on(judge.scaled(targets), zeros, weights)
-    CompiledMetrics(model).check_on(targets, judge.final(zeros))
+        CompiledLoss(model).check_on(head.scaled(targets), zeros, weights)
+    CompiledMetrics(model).check_on(targets, head.final(zeros))
 
 
 def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:

@@ -19,7 +19,7 @@ from ps_cluster.runs.result_rows import PredictionsHeader
 class Predictions:
     """Predictions of all test examples, in the order of the data set (see `PredictionsHeader`).
 
-    `arrays`: the arrays, [N, ...], that the objective's judge keeps (`Judge.kept`), by name.
+    `arrays`: the arrays, [N, ...], that the objective's head keeps (`Head.kept`), by name.
     """
 
     step: int

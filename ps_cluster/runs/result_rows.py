@@ -307,7 +307,7 @@ class PredictionsHeader(Row):
     Attributes:
       unit: the plural noun for the examples, e.g. "images".
       classes: the names of the classes, by label; empty for an objective without classes.
-      arrays: the names of the arrays (`Judge.kept`).
+      arrays: the names of the arrays (`Head.kept`).
     """
 
     step: Count

@@ -27,10 +27,10 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
 from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
-from ps_cluster.models.judges import ClassificationJudge, MultiLabelJudge, NextByteJudge, RegressionJudge
+from ps_cluster.models.heads import ClassificationHead, MultiLabelHead, NextByteHead, RegressionHead
 from ps_cluster.models.keyed_rows import EMPTY
 from ps_cluster.models.pure import seed_states, seeds_of
 from ps_cluster.private_names import layers_of
@@ -88,7 +88,7 @@ class RecomputedSteps:
             network.count_calls(dataset.spec)
         self._layout, self._statistics, self.keep = network.weights, network.statistics, network.keep
         self._seeds = seeds_of(self._model)
-        self._judge = judge_of(dataset.spec, config.training, self._model)
+        self._head = head_of(dataset.spec, config.training, self._model)
         self._total_batches = config.total_steps(dataset.train_examples) * config.batches_per_step
         self.factors = self._layout.factors(
             (rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors
@@ -178,21 +178,21 @@ class RecomputedSteps:
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
         """Return the loss, [], of a micro-batch: Keras's loss for the objective, or the loss given to compile()."""
         rows, weights = examples.target, examples.weights
-        targets = self._judge.targets(keras.tree.map_structure(tf.constant, rows))
+        targets = self._head.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
-        judge = type(self._judge)
-        if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):
+        head = type(self._head)
+        if head not in (ClassificationHead, MultiLabelHead, RegressionHead, NextByteHead):
             # A loss of compile() has no second implementation to compare with, so the worker's one is used here.
-            return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
-        targets = self._judge.of_prediction.scaled(targets)
-        if judge is ClassificationJudge:
+            return self._head.loss(targets, outputs, None if weights is None else tf.constant(weights))
+        targets = self._head.of_prediction.scaled(targets)
+        if head is ClassificationHead:
             loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
             return loss(tf.one_hot(targets, outputs.shape[-1]), outputs, weights)
-        if judge is MultiLabelJudge:
+        if head is MultiLabelHead:
             loss = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)
             return loss(targets, outputs, weights)
-        if judge is RegressionJudge:
+        if head is RegressionHead:
             return keras.losses.MeanSquaredError()(targets, outputs, weights)
         scores = tf.reshape(outputs, [*targets.shape, -1])
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, scores, weights)

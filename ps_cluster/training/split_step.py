@@ -115,9 +115,9 @@ class SplitStep(TrainStep):
                 tape.watch(weights)
                 random_state = tf.stack([self._config.training.seed, draws])
                 passed = self._parted.forward(weights, statistics, batch.inputs, random_state)
-                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, scale))
+                loss = sum(passed.losses, self._head.loss(batch.targets, passed.outputs, batch.weights, scale))
             gradients = tape.gradient(loss, weights)
-            metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
+            metric = tf.reduce_sum(self._head.metric(batch.targets, passed.outputs))
             return loss, metric, example_count(passed.outputs), gradients, passed.fresh
 
 

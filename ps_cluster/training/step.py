@@ -47,7 +47,7 @@ class WorkerIdentity:
 
 
 class TrainBatch(NamedTuple):
-    """The examples of a step, in the form that the network and the judge take."""
+    """The examples of a step, in the form that the network and the head take."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
     targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; with several targets, one for each output
@@ -134,14 +134,14 @@ class TrainStep(Compute):
         accelerator: str | None = None,
     ):
         """Create the step. `accelerator`: the worker's device that computes the network; None: the worker's processor."""
-        from ps_cluster.models.compiled_judges import judge_of
+        from ps_cluster.models.compiled_heads import head_of
 
         self._accelerator = accelerator
         self._config = config
         self._network = network
         self._examples = train_examples
         self._spec = spec
-        self._judge = judge_of(spec, config.training, network.model)
+        self._head = head_of(spec, config.training, network.model)
         self._clip = clipping_of(config.optimizer, network.weights)
         self._augment = DATASETS[config.data.dataset].augmentation()
         self._total_batches = config.total_steps(train_examples) * config.batches_per_step
@@ -164,9 +164,9 @@ class TrainStep(Compute):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 passed = self._network.forward(weights, statistics, drawn.inputs, random_state, rows)
-                loss = sum(passed.losses, self._judge.loss(drawn.targets, passed.outputs, drawn.weights))
+                loss = sum(passed.losses, self._head.loss(drawn.targets, passed.outputs, drawn.weights))
             gradient = tape.gradient(loss, weights)
-            metric = tf.reduce_sum(self._judge.metric(drawn.targets, passed.outputs))
+            metric = tf.reduce_sum(self._head.metric(drawn.targets, passed.outputs))
         return StepResult(
             gradient=self._clip(gradient),
             fresh=passed.fresh,
@@ -211,14 +211,14 @@ class TrainStep(Compute):
 
         drawn = self._drawn(batch)
         rows = as_batch(packed or self.packed(drawn), self._spec)
-        targets, varied = self._judge.targets(rows.target), rows.inputs
+        targets, varied = self._head.targets(rows.target), rows.inputs
         if self._augment is not None:
             varied = self._augment(varied, drawn, self._spec, self._config.data)
         inputs = network_inputs(varied, self._spec)
         if scales := self._config.schedule.image_scales:
             done = progress(*updates_at(self._config, self._total_batches, batch))
             inputs = resized(inputs, self._spec, scales, done)
-        return TrainBatch(inputs, targets, self._judge.weights(targets, rows.weight), drawn.ids)
+        return TrainBatch(inputs, targets, self._head.weights(targets, rows.weight), drawn.ids)
 
     def _drawn(self, batch: tf.Tensor) -> Batch:
         from ps_cluster.data.batches import batch_of

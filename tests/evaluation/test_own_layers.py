@@ -12,7 +12,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.models import build as networks
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line
@@ -77,7 +77,7 @@ def leave(tmp_path):
             model = networks.build(build_config(None, {"model.name": named}).model, dataset.spec, seed=0)
             draw = np.random.default_rng(2)
             model.set_weights([0.1 * draw.normal(size=one.shape) for one in model.get_weights()])
-            saved = judge_of(dataset.spec, model=model).finished(model)
+            saved = head_of(dataset.spec, model=model).finished(model)
             run_dir = leave_run(tmp_path / "run", dataset, saved, **{"model.name": named})
         return run_dir, code, np.asarray(keras.ops.softmax(saved(IMAGES.astype(np.float32))))
 

@@ -8,7 +8,7 @@ from unittest import mock
 import tensorflow as tf
 
 from ps_cluster.data import augment, batches
-from ps_cluster.models.judges import ClassificationJudge
+from ps_cluster.models.heads import ClassificationHead
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.table_shard import TableShard
@@ -93,7 +93,7 @@ def nothing_is_augmented(right, inputs, *arguments):
     return dict(inputs)
 
 
-@_changes((ClassificationJudge, "weights"))
+@_changes((ClassificationHead, "weights"))
 def an_example_weighs_too_much_in_the_loss(right, self, targets, given):
     weights = right(self, targets, given)
     return tf.concat([3 * weights[:1], weights[1:]], axis=0)

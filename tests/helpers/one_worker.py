@@ -40,9 +40,9 @@ class GivenBatches(TrainStep):
     def batch(self, step, packed=None):
         rows = dict(packed or {name: tf.constant(array)[step] for name, array in self._rows.items()})
         rows = BatchRows(target=rows.pop("target"), weight=rows.pop("weight", None), inputs=rows)
-        targets = self._judge.targets(rows.target)
+        targets = self._head.targets(rows.target)
         ids = tf.range(tf.shape(rows.target, tf.int64)[0])
-        return TrainBatch(rows.inputs, targets, self._judge.weights(targets, rows.weight), ids)
+        return TrainBatch(rows.inputs, targets, self._head.weights(targets, rows.weight), ids)
 
 
 class Alone:

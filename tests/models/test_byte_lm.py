@@ -1,4 +1,4 @@
-"""The decoder for text, and the judge of next bytes."""
+"""The decoder for text, and the head of next bytes."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.continuing import _bytes_after
 from ps_cluster.evaluation.text_sampling import Sampling
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.saved import predicting
 from tests.helpers.one_worker import Alone
 from tests.helpers.plain_keras import SCORES
@@ -60,13 +60,13 @@ def test_other_examples_and_heads_that_do_not_divide_the_units_are_refused():
 
 def test_loss_and_bits_per_byte_are_those_of_numpy():
     outputs, target = np.random.default_rng(0).normal(size=(5, WINDOW * 256)).astype(np.float32), draw(5, WINDOW)
-    judge = judge_of(SPEC)
+    head = head_of(SPEC)
     shares = np.exp(outputs.reshape(5, WINDOW, 256).astype(np.float64))
     shares /= shares.sum(-1, keepdims=True)
     of_targets = -np.log(np.take_along_axis(shares, target[..., None].astype(int), -1)[..., 0]).mean(1)
-    targets = judge.targets(tf.constant(target))
-    np.testing.assert_allclose(judge.losses(targets, outputs), of_targets, rtol=1e-5)
-    np.testing.assert_allclose(judge.metric(targets, outputs), of_targets / np.log(2), rtol=1e-5)
+    targets = head.targets(tf.constant(target))
+    np.testing.assert_allclose(head.losses(targets, outputs), of_targets, rtol=1e-5)
+    np.testing.assert_allclose(head.metric(targets, outputs), of_targets / np.log(2), rtol=1e-5)
     np.testing.assert_allclose(OBJECTIVES["next-byte"].metrics(target, outputs), of_targets / np.log(2), rtol=1e-5)
 
 

@@ -11,7 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import IN_DEVIATIONS, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.saved import load_finished, predicting
 from ps_cluster.models.user_networks import check_network
 from tests.helpers.exhaustive import mostly
@@ -32,7 +32,7 @@ def ending(*end, loss=None, metrics=None):
 
 
 def reading(model):
-    return judge_of(REGRESSION, model=model).reading
+    return head_of(REGRESSION, model=model).reading
 
 
 LOSSES = [loss for loss in vars(keras.losses).values() if isinstance(loss, type) and issubclass(loss, keras.Loss)]
@@ -155,15 +155,15 @@ def test_losses_that_are_weighed_against_each_other_keep_their_units():
 def test_a_loss_weighs_the_numbers_of_a_row_against_each_other_as_in_the_targets_units(loss):
     means, deviations = np.array([300.0, 1.0, 5.0]), np.array([20.0, 0.5, 0.0])  # the last number never changes
     rows = ExampleSpec(ROW, ArrayField("float64", (3,), tuple(means), tuple(deviations)), "regression")
-    judge = judge_of(rows, model=ending(LAYERS.Dense(3), loss=loss))
-    assert judge.reading == IN_DEVIATIONS
+    head = head_of(rows, model=ending(LAYERS.Dense(3), loss=loss))
+    assert head.reading == IN_DEVIATIONS
     real, outputs = RNG.normal(means, deviations, (8, 3)), tf.constant(RNG.normal(size=(8, 3)), tf.float32)
-    targets, half = judge.targets(tf.constant(real)), outputs / 2
-    errors = [np.abs(judge.of_prediction.prediction(one).numpy() - real) for one in (outputs, half)]
-    first, second = (float(judge.loss(targets, one)) for one in (outputs, half))
+    targets, half = head.targets(tf.constant(real)), outputs / 2
+    errors = [np.abs(head.of_prediction.prediction(one).numpy() - real) for one in (outputs, half)]
+    first, second = (float(head.loss(targets, one)) for one in (outputs, half))
     expected = [np.mean(one**2 if loss == "mse" else one) for one in errors]
     assert first / second == pytest.approx(expected[0] / expected[1], rel=1e-4)
-    assert judge.losses(targets, outputs).numpy() == pytest.approx([first] * 8)
+    assert head.losses(targets, outputs).numpy() == pytest.approx([first] * 8)
 
 
 IMAGES = ExampleSpec({"image": ArrayField("uint8", (32, 32, 3))}, REGRESSION.target, "regression")
@@ -173,7 +173,7 @@ IMAGES = ExampleSpec({"image": ArrayField("uint8", (32, 32, 3))}, REGRESSION.tar
 def test_the_packages_own_networks_are_trained_in_standard_deviations(name):
     network = NETWORKS[name]
     model = network.build(IMAGES, network.Settings(name=name, precision="float32"))
-    assert judge_of(IMAGES, model=model).reading == IN_DEVIATIONS
+    assert head_of(IMAGES, model=model).reading == IN_DEVIATIONS
 
 
 REAL = RNG.normal(size=[UPDATES, BATCH]).astype(np.float32)
@@ -232,37 +232,37 @@ OF_TWO = [
 @pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
 def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(end, loss, outputs, shares, said):
     model = ending(end.from_config(end.get_config()), loss=loss)
-    judge, given = judge_of(TWO, model=model), tf.constant(outputs, tf.float32)
-    targets = judge.targets(tf.constant(TRUE, tf.uint8))
-    assert judge.reading == f"distinguished by one {said}"
-    assert judge.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
+    head, given = head_of(TWO, model=model), tf.constant(outputs, tf.float32)
+    targets = head.targets(tf.constant(TRUE, tf.uint8))
+    assert head.reading == f"distinguished by one {said}"
+    assert head.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
     both = np.concatenate([1 - shares, shares], 1)
-    of_two = judge.of_prediction
+    of_two = head.of_prediction
     assert of_two.prediction(given).numpy() == pytest.approx(both, abs=1e-6)
-    kept = judge.kept(targets, given)
+    kept = head.kept(targets, given)
     assert kept["predicted"].numpy().tolist() == (shares[:, 0] > 0.5).astype(int).tolist()
     assert kept["of_target"].numpy() == pytest.approx(both[range(8), TRUE], abs=1e-6)
     again = of_two.metric(targets, of_two.outputs_of(of_two.prediction(given)))  # of a mean over views
-    assert again.numpy().tolist() == judge.metric(targets, given).numpy().tolist()
-    assert judge.metric(targets, tf.fill([8, 1], np.nan)).numpy().tolist() == [0.0] * 8
+    assert again.numpy().tolist() == head.metric(targets, given).numpy().tolist()
+    assert head.metric(targets, tf.fill([8, 1], np.nan)).numpy().tolist() == [0.0] * 8
 
 
 @pytest.mark.parametrize(("end", "loss"), [row[:2] for row in (*OF_TWO[:2], OF_TWO[-1])])
 def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_classes(end, loss):
     model = ending(end.from_config(end.get_config()), loss=loss)
-    judge, rows = judge_of(TWO, model=model), RNG.normal(size=[9, 6]).astype(np.float32)
-    judge.finished(model).save("best.keras")
+    head, rows = head_of(TWO, model=model), RNG.normal(size=[9, 6]).astype(np.float32)
+    head.finished(model).save("best.keras")
     saved = load_finished(Path("best.keras"))
     assert saved(rows).numpy() == pytest.approx(model(rows).numpy(), abs=1e-6)
-    expected = judge.of_prediction.prediction(model(rows)).numpy()
+    expected = head.of_prediction.prediction(model(rows)).numpy()
     assert predicting(saved, TWO)(rows).numpy() == pytest.approx(expected, abs=1e-6)
 
 
 def test_weights_of_classes_and_smoothed_labels_are_those_of_two_outputs():
     chosen = {"training.class_weights": {"yes": 3.0}, "training.label_smoothing": 0.2}
     training = build_config().with_values(chosen).training
-    one = judge_of(TWO, training, ending(LAYERS.Dense(1)))
-    two = judge_of(TWO, training)
+    one = head_of(TWO, training, ending(LAYERS.Dense(1)))
+    two = head_of(TWO, training)
     targets, labels = one.targets(tf.constant(TRUE)), two.targets(tf.constant(TRUE))
     assert one.weights(targets, None).numpy().tolist() == two.weights(labels, None).numpy().tolist()
     both = np.concatenate([np.zeros_like(SCORES), SCORES], 1)
@@ -283,9 +283,9 @@ def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_t
         of_keras.SensitivityAtSpecificity(0.5, name="sensitivity"),
     ]
     model = check_network(ending(LAYERS.Dense(1), loss=LOGITS, metrics=metrics), TWO)
-    judge, compiled = judge_of(TWO, model=model), CompiledMetrics(model)
-    given, targets = tf.constant(SCORES), judge.targets(tf.constant(TRUE))
-    compiled.update(targets, judge.final(given), judge.as_probabilities(given))
+    head, compiled = head_of(TWO, model=model), CompiledMetrics(model)
+    given, targets = tf.constant(SCORES), head.targets(tf.constant(TRUE))
+    compiled.update(targets, head.final(given), head.as_probabilities(given))
     found, expected = compiled.take_results(), {}
     for one in (of_keras.BinaryAccuracy(name="accuracy"), of_keras.BinaryCrossentropy(), *metrics[2:]):
         one.reset_state()
@@ -305,9 +305,9 @@ def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_t
 )
 def test_the_summary_of_a_saved_network_says_that_it_returns_scores(end, loss, says):
     model = ending(end.from_config(end.get_config()), loss=loss)
-    judge_of(TWO, model=model).finished(model).save("best.keras")
+    head_of(TWO, model=model).finished(model).save("best.keras")
     saved, lines = keras.saving.load_model("best.keras"), []
     saved.summary(print_fn=lines.append, line_length=200)
     assert ("ps_cluster_scores_not_probabilities" in "".join(lines)) == says
     if says and loss is None:
-        assert judge_of(TWO, model=saved).finished(saved) is saved, "it is said once"
+        assert head_of(TWO, model=saved).finished(saved) is saved, "it is said once"

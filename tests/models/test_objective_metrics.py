@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.objective_metrics import ObjectiveMetrics, scored_metrics
 
 RNG = np.random.default_rng(7)
@@ -36,14 +36,14 @@ def network(ends_in, *, metrics=(), activation=None, loss=None):
 
 def found(spec, rows, outputs, model=None):
     """The metrics of packed targets and of a network's outputs, which come in batches."""
-    judge = judge_of(spec, model=model)
+    head = head_of(spec, model=model)
     compiled = CompiledMetrics(model or keras.Sequential())
-    metrics = ObjectiveMetrics(judge, compiled)
+    metrics = ObjectiveMetrics(head, compiled)
     for start in range(0, len(rows), BATCH):
         batch = slice(start, start + BATCH)
-        targets, of_batch = judge.targets(tf.constant(rows[batch])), tf.constant(outputs[batch], tf.float32)
+        targets, of_batch = head.targets(tf.constant(rows[batch])), tf.constant(outputs[batch], tf.float32)
         compiled.update(targets, of_batch, of_batch)
-        metrics.add(*judge.compared(targets, of_batch))
+        metrics.add(*head.compared(targets, of_batch))
     return metrics.take_results()
 
 
@@ -144,7 +144,7 @@ def test_a_regression_has_rmse_and_r2_in_the_targets_own_units(spec, places):
 
 def test_the_metrics_have_the_names_of_the_objective():
     for spec in (TWO, FIVE, LABELS, FAR, PAIR):
-        assert tuple(judge_of(spec).further_metrics()) == OBJECTIVES[spec.objective].further_metrics(spec)
+        assert tuple(head_of(spec).further_metrics()) == OBJECTIVES[spec.objective].further_metrics(spec)
 
 
 def test_a_metric_that_compile_has_too_is_left_to_it():
@@ -154,7 +154,7 @@ def test_a_metric_that_compile_has_too_is_left_to_it():
     outputs = RNG.normal(size=(N, 2)).astype(np.float32)
     model = network(2, loss=keras.losses.BinaryCrossentropy(from_logits=True), metrics=metrics)
     assert found(spec, rows, outputs, model) == {}
-    modes = scored_metrics(judge_of(spec, model=model), CompiledMetrics(model))
+    modes = scored_metrics(head_of(spec, model=model), CompiledMetrics(model))
     assert modes == {"prc": "max", "accuracy": "max", "f1": None}
 
 

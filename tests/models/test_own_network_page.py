@@ -16,7 +16,7 @@ from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import flatten
 from ps_cluster.models.saved import load_saved
 from ps_cluster.models.user_networks import check_network, unused_parts
@@ -114,7 +114,7 @@ class Line(keras.Model):
 def test_a_saved_regression_is_in_the_targets_units_and_goes_on_in_those_that_it_is_trained_in(made):
     row, model = RNG.normal(size=[5, 2]).astype(np.float32), made()
     trained = model(row).numpy()
-    judge_of(REGRESSION).finished(model).save("best.keras")
+    head_of(REGRESSION).finished(model).save("best.keras")
     assert keras.models.load_model("best.keras")(row).numpy() == pytest.approx(4 * trained + 10, rel=1e-5)
     assert check_network(load_saved(Path("best.keras"), REGRESSION), REGRESSION)(row).numpy() == pytest.approx(trained)
 
@@ -122,22 +122,22 @@ def test_a_saved_regression_is_in_the_targets_units_and_goes_on_in_those_that_it
 def test_a_saved_regression_that_a_build_compiles_anew_has_its_units_once():
     row = keras.Input([2])
     own = keras.Model(row, [keras.layers.Dense(1)(row), keras.layers.Dense(1)(row)])
-    judge_of(REGRESSION).finished(own).save("best.keras")
+    head_of(REGRESSION).finished(own).save("best.keras")
     loaded = keras.models.load_model("best.keras")
     loaded.compile("adam", loss=["mae", "mae"], metrics=[["mse"], ["mse"]])
     model, row = check_network(loaded, REGRESSION), RNG.normal(size=[5, 2]).astype(np.float32)
     outputs, expected = (keras.tree.flatten(one(row)) for one in (model, own))
     for output, value in zip(outputs, expected, strict=True):
         assert output.numpy() == pytest.approx(value.numpy(), rel=1e-5)
-    judge = judge_of(REGRESSION, model=model)
-    loss = judge.loss(tf.fill([5, 1], 10.0), model(row))
+    head = head_of(REGRESSION, model=model)
+    loss = head.loss(tf.fill([5, 1], 10.0), model(row))
     assert float(loss) == pytest.approx(sum(np.abs(value).mean() for value in expected), rel=1e-5)
-    (again, *_) = keras.tree.flatten(judge.finished(model)(row))
+    (again, *_) = keras.tree.flatten(head.finished(model)(row))
     assert again.numpy() == pytest.approx(4 * expected[0].numpy() + 10, rel=1e-5)
 
 
 def test_units_that_are_not_at_the_end_are_refused_by_name():
-    saved = judge_of(REGRESSION).finished(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]))
+    saved = head_of(REGRESSION).finished(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]))
     model = keras.Sequential([keras.Input([2]), saved, keras.layers.Dense(1)])
     with pytest.raises(ValueError, match="it contains the layer 'ps_cluster_units' of a saved regression"):
         check_network(model, REGRESSION)
@@ -150,17 +150,17 @@ def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_
     model.save("mine.keras")
     for file in ("mine.keras", "again.keras"):  # what a run saves, too
         loaded = check_network(load_saved(Path(file), REGRESSION), REGRESSION)
-        judge = judge_of(REGRESSION, model=loaded)
-        assert judge.reading == "targets as they are (the saved model already returns the target's units)"
-        assert float(judge.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
-        judge.finished(loaded).save("again.keras")
+        head = head_of(REGRESSION, model=loaded)
+        assert head.reading == "targets as they are (the saved model already returns the target's units)"
+        assert float(head.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
+        head.finished(loaded).save("again.keras")
         assert loaded(row).numpy() == pytest.approx(model(row).numpy())
 
 
 def test_a_class_of_ones_own_on_images_is_saved_with_the_inputs_that_it_was_built_for():
     spec = ExampleSpec({"image": ArrayField("uint8", (4, 4, 1))}, REGRESSION.target, "regression")
     model = Line()
-    assert [one.dtype for one in judge_of(spec).finished(model).inputs] == ["float32"]
+    assert [one.dtype for one in head_of(spec).finished(model).inputs] == ["float32"]
 
 
 def plain(**given):
@@ -208,7 +208,7 @@ def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and
         metric.update_state(rows, outputs)
         assert found[metric.name] == pytest.approx(float(metric.result()), rel=1e-5)
     spec = replace(SPEC, inputs={"row": ArrayField("float32", (2,))})
-    loss = judge_of(spec, model=model).loss(tf.constant(labels, tf.int32), tf.constant(outputs))
+    loss = head_of(spec, model=model).loss(tf.constant(labels, tf.int32), tf.constant(outputs))
     assert float(loss) == pytest.approx(((rows - outputs) ** 2).mean(), rel=1e-5)
 
 
@@ -225,7 +225,7 @@ def test_probabilities_of_a_model_that_was_compiled_for_them_are_kept_as_they_ar
     model = keras.Model(given, scores)
     model.compile("sgd", "binary_crossentropy" if end == "sigmoid" else "sparse_categorical_crossentropy")
     probabilities = model(RNG.uniform(0, 1, [4, 8, 8, 1])).numpy()
-    kept = judge_of(SPEC, model=model).kept(tf.constant([0, 1, 2, 0]), tf.constant(probabilities))
+    kept = head_of(SPEC, model=model).kept(tf.constant([0, 1, 2, 0]), tf.constant(probabilities))
     assert kept["confidence"].numpy() == pytest.approx(probabilities.max(1), rel=1e-5)
 
 

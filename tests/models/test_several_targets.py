@@ -13,7 +13,7 @@ from ps_cluster.data.packed import fields_of, targets_in
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.values import Malformed
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.saved import predicting
 from ps_cluster.models.user_networks import check_network
 
@@ -53,16 +53,16 @@ def test_each_output_is_judged_against_its_own_target_as_keras_does(tmp_path, by
     data, model, plain = dataset(tmp_path, y), network(by_name), network(by_name)
     expected = plain.evaluate(X, y, batch_size=60, return_dict=True, verbose=0)
     check_network(model, data.spec).set_weights(plain.get_weights())
-    judge, metrics = judge_of(data.spec, model=model), CompiledMetrics(model)
+    head, metrics = head_of(data.spec, model=model), CompiledMetrics(model)
     rows = {name: tf.constant(data.rows("test", name, field)) for name, field in fields_of(data.spec).items()}
-    targets, outputs = judge.targets(targets_in(rows, data.spec)), model(X)
-    assert float(judge.loss(targets, outputs)) == pytest.approx(expected["loss"], rel=1e-5)
-    metrics.update(targets, judge.final(outputs), judge.as_probabilities(outputs))
+    targets, outputs = head.targets(targets_in(rows, data.spec)), model(X)
+    assert float(head.loss(targets, outputs)) == pytest.approx(expected["loss"], rel=1e-5)
+    metrics.update(targets, head.final(outputs), head.as_probabilities(outputs))
     found = metrics.take_results()
     assert set(found) == {"kind_accuracy", "size_mae", "flag_accuracy"}
     assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-5)
-    assert float(tf.reduce_mean(judge.metric(targets, outputs))) == pytest.approx(expected["kind_accuracy"])
-    probabilities = predicting(judge.finished(model), data.spec)(X)
+    assert float(tf.reduce_mean(head.metric(targets, outputs))) == pytest.approx(expected["kind_accuracy"])
+    probabilities = predicting(head.finished(model), data.spec)(X)
     of_kind = keras.tree.flatten(outputs)[1 if by_name else 0]
     np.testing.assert_allclose(probabilities, tf.nn.softmax(of_kind), rtol=1e-5)
 

@@ -13,7 +13,7 @@ from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.user_networks import check_network
@@ -151,10 +151,10 @@ def test_a_multi_label_network_returns_probabilities_only_with_a_loss_that_takes
     with pytest.raises(ValueError, match="returns probabilities .sigmoid.*compile.. it with a loss that takes"):
         check_network(ends, labels)
     ends.compile(loss="binary_crossentropy")
-    judge, probabilities = judge_of(labels, model=check_network(ends, labels)), tf.constant([[0.4, 0.6, 0.1]])
-    targets = judge.targets(tf.constant([[0, 1, 1]]))
-    assert float(judge.metric(targets, probabilities)[0]) == pytest.approx(2 / 3)
-    assert judge.of_prediction.prediction(probabilities).numpy() == pytest.approx(probabilities.numpy())
+    head, probabilities = head_of(labels, model=check_network(ends, labels)), tf.constant([[0.4, 0.6, 0.1]])
+    targets = head.targets(tf.constant([[0, 1, 1]]))
+    assert float(head.metric(targets, probabilities)[0]) == pytest.approx(2 / 3)
+    assert head.of_prediction.prediction(probabilities).numpy() == pytest.approx(probabilities.numpy())
 
 
 @pytest.mark.filterwarnings("ignore:(?s).*softmax over axis -1:UserWarning")

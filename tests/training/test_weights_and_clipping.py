@@ -7,7 +7,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec, class_weights
 from ps_cluster.errors import UserError
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.training.step import clipping_of
 
@@ -33,11 +33,11 @@ def test_a_weight_of_no_class_or_of_one_named_twice_is_refused(given):
 
 
 def test_weights_of_examples_and_of_their_classes_multiply_each_other():
-    judge = judge_of(SPEC, config(training__class_weights={"dog": 3.0}).training)
-    labels = judge.targets(tf.constant([0, 1, 1], tf.uint8))
-    assert judge.weights(labels, None).numpy().tolist() == [1, 3, 3]
-    assert judge.weights(labels, tf.constant([2.0, 0.5, 0.0], tf.float64)).numpy().tolist() == [2, 1.5, 0]
-    assert judge_of(SPEC).weights(labels, None) is None, "where all count alike, nothing is multiplied"
+    head = head_of(SPEC, config(training__class_weights={"dog": 3.0}).training)
+    labels = head.targets(tf.constant([0, 1, 1], tf.uint8))
+    assert head.weights(labels, None).numpy().tolist() == [1, 3, 3]
+    assert head.weights(labels, tf.constant([2.0, 0.5, 0.0], tf.float64)).numpy().tolist() == [2, 1.5, 0]
+    assert head_of(SPEC).weights(labels, None) is None, "where all count alike, nothing is multiplied"
 
 
 @pytest.mark.parametrize("objective", ["multi-label", "regression"])

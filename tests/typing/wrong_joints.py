@@ -21,7 +21,7 @@ from ps_cluster.config.schedules import Schedule, ScheduleSettings
 from ps_cluster.config.sections import NETWORK
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.data.table_sets import TableSettings
-from ps_cluster.models.judges import ObjectiveJudge
+from ps_cluster.models.heads import ObjectiveHead
 from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
@@ -88,14 +88,14 @@ class OfAnotherDataSet(DataSet[DataSettings]):
         raise NotImplementedError
 
 
-class WrongJudge(Objective):
-    def judge(self) -> type[Correction[StalenessSettings]]:  # type: ignore[override]
-        """Return a correction, where a judge is expected."""
+class WrongHead(Objective):
+    def head(self) -> type[Correction[StalenessSettings]]:  # type: ignore[override]
+        """Return a correction, where a head is expected."""
         return Correction
 
-    def results(self) -> type[ObjectiveJudge]:  # type: ignore[override]
+    def results(self) -> type[ObjectiveHead]:  # type: ignore[override]
         """Return a judge, where an analysis is expected."""
-        return ObjectiveJudge
+        return ObjectiveHead
 
 
 @option("--name", grop=OUTPUT)  # type: ignore[call-arg]

@@ -34,7 +34,7 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.private_names import copy_compiled
@@ -74,7 +74,7 @@ TrainBatch: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 def keras_step(config: RunConfig, dataset: PackedDataset, model: keras.Model, optimizer: keras.Optimizer) -> TrainBatch:
     """Return a function that trains a batch with Keras's optimizer."""
-    judge = judge_of(dataset.spec, config.training, model)
+    head = head_of(dataset.spec, config.training, model)
     batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
 
     def train(step: tf.Tensor) -> tf.Tensor:
@@ -82,7 +82,7 @@ def keras_step(config: RunConfig, dataset: PackedDataset, model: keras.Model, op
         with tf.GradientTape() as tape:
             outputs = model(as_arguments(batch.inputs), training=True)
             outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
-            loss = sum(model.losses, judge.loss(batch.targets, outputs, batch.weights))
+            loss = sum(model.losses, head.loss(batch.targets, outputs, batch.weights))
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 

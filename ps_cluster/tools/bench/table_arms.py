@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.server.update_rules.adagrad import AdagradSettings
@@ -36,7 +36,7 @@ def hand_step(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
     model, _ = keras_model(config, dataset)
     layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
     dense = keras.Model([*(layer.output for layer in layers), model.get_layer("numbers").output], model.output)
-    judge = judge_of(dataset.spec, config.training, model)
+    head = head_of(dataset.spec, config.training, model)
     batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
     rule = config.optimizer
     assert isinstance(rule, AdagradSettings), rule.rule
@@ -58,7 +58,7 @@ def hand_step(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
             tape.watch(rows)
             vectors = tf.reshape(tf.gather(rows, places), [-1, len(layers), rows.shape[1]])
             outputs = dense([*tf.unstack(vectors, axis=1), batch.inputs["numbers"]], training=True)
-            loss = judge.loss(batch.targets, tf.cast(outputs, tf.float32), batch.weights)
+            loss = head.loss(batch.targets, tf.cast(outputs, tf.float32), batch.weights)
         of_rows, *gradients = tape.gradient(loss, [rows, *variables])
         tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=table.handle,

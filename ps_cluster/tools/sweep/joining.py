@@ -17,7 +17,7 @@ from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.files.writing import path_beside
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.saved import predicting
 from ps_cluster.report.calibration import Calibration
@@ -63,7 +63,7 @@ def save_joined(model: keras.Model, path: Path) -> None:
 
 def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedDataset) -> ScoreTable:
     """Return the scores of each member, and of their mean prediction, on the test set."""
-    judge, objective = judge_of(dataset.spec).of_prediction, OBJECTIVES[dataset.spec.objective]
+    head, objective = head_of(dataset.spec).of_prediction, OBJECTIVES[dataset.spec.objective]
     calibrated = objective.activation == "softmax"
     predict = [
         tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members
@@ -75,11 +75,11 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
         batch = slice(start, start + BATCH_SIZE)
         rows = {name: tf.constant(np.asarray(all_rows[batch])) for name, all_rows in inputs.items()}
         arrays = as_arguments(network_inputs(rows, dataset.spec))
-        targets = judge.targets(tf.constant(np.asarray(target[batch])))
+        targets = head.targets(tf.constant(np.asarray(target[batch])))
         predictions = [one(arrays) for one in predict]
         for of_one, prediction in zip(found, (*predictions, tf.add_n(predictions) / len(predictions))):
-            outputs = judge.outputs_of(prediction)
-            metric, losses = judge.metric(targets, outputs), judge.losses(targets, outputs)
+            outputs = head.outputs_of(prediction)
+            metric, losses = head.metric(targets, outputs), head.losses(targets, outputs)
             confidence = tf.reduce_max(prediction, axis=-1) if calibrated else tf.zeros_like(metric)
             of_one.append(np.stack([metric, losses, confidence]))
     *of_members, of_ensemble = (_scores(np.concatenate(of_one, axis=1), calibrated=calibrated) for of_one in found)

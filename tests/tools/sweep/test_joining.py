@@ -11,7 +11,7 @@ from ps_cluster.data.packing import write_packed
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
 from ps_cluster.models.build import build
-from ps_cluster.models.compiled_judges import judge_of
+from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.saved import predicting
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.tools.sweep.joining import joined, save_joined, score
@@ -97,5 +97,5 @@ def test_outputs_made_of_a_prediction_predict_it(objective, images):
     if objective == "regression":
         spec = replace(spec, target=replace(spec.target, mean=(5.0,), std=(3.0,)))
     prediction = tf.nn.softmax(tf.constant(np.random.default_rng(0).normal(0, 3, (7, 10)), tf.float32))
-    judge = judge_of(spec).of_prediction
-    np.testing.assert_allclose(judge.prediction(judge.outputs_of(prediction)), prediction, atol=1e-5)
+    head = head_of(spec).of_prediction
+    np.testing.assert_allclose(head.prediction(head.outputs_of(prediction)), prediction, atol=1e-5)

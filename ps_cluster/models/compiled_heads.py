@@ -1,4 +1,4 @@
-"""Choose the judge of a network, and judge by the loss that a model was compiled with."""
+"""Choose the head of a network, and use the loss with which a model was compiled."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.config.schema import TrainingSettings
 from ps_cluster.models.compiled import CompiledLoss, MicroBatch, Targets, has_loss
 from ps_cluster.models.ends import NetworkEnd
-from ps_cluster.models.judges import Compared, Judge, ObjectiveJudge, OneOutputJudge, PackedTargets
+from ps_cluster.models.heads import Compared, Head, ObjectiveHead, OneOutputHead, PackedTargets
 from ps_cluster.models.pure import Outputs
 
 
-def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Judge:
-    """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
+def head_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Head:
+    """Return the head of a data set's objective, with the loss of the model's compile() if it has one.
 
     Args:
       training: the settings of label smoothing and class weights, or None if the loss uses neither.
-      model: the network whose outputs are judged. If it is None, the outputs are scores, one for each class; the
+      model: the network whose outputs the head gets. If it is None, the outputs are scores, one for each class; the
         outputs of a regression are in standard deviations.
     """
     if model is None:
-        return OBJECTIVES[spec.objective].judge()(spec, training)
+        return OBJECTIVES[spec.objective].head()(spec, training)
     end = NetworkEnd(model, spec)
     if spec.others:
-        return _judge_of_several_targets(spec, training, end, CompiledLoss(model))
-    judge = _judge_of_output(spec, training, end)
+        return _head_of_several_targets(spec, training, end, CompiledLoss(model))
+    head = _head_of_output(spec, training, end)
     if not has_loss(model):
-        judge.adapt_to(end, {})
-        return judge
+        head.adapt_to(end, {})
+        return head
     loss = CompiledLoss(model)
-    judge.adapt_to(end, loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure))
-    return CompiledJudge(judge, loss)
+    head.adapt_to(end, loss.by_output(head.scaled(head.targets(zero_targets(spec))), end.structure))
+    return CompiledHead(head, loss)
 
 
-def _judge_of_output(spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd) -> ObjectiveJudge:
-    return (OneOutputJudge if end.is_one_of_two else OBJECTIVES[spec.objective].judge())(spec, training)
+def _head_of_output(spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd) -> ObjectiveHead:
+    return (OneOutputHead if end.is_one_of_two else OBJECTIVES[spec.objective].head())(spec, training)
 
 
-def _judge_of_several_targets(
+def _head_of_several_targets(
     spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd, loss: CompiledLoss
-) -> JudgeOfSeveralTargets:
+) -> MultiTargetHead:
     ends = {array: end.of(array) for array in end.arrays}
-    judges = {array: _judge_of_output(spec.targets[array], training, one) for array, one in ends.items()}
-    judge = JudgeOfSeveralTargets(judges, loss)
-    losses = loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure)
+    heads = {array: _head_of_output(spec.targets[array], training, one) for array, one in ends.items()}
+    head = MultiTargetHead(heads, loss)
+    losses = loss.by_output(head.scaled(head.targets(zero_targets(spec))), end.structure)
     for place, (array, one) in enumerate(ends.items()):
-        judges[array].adapt_to(one, {place: losses[place]} if place in losses else {})
-    return judge
+        heads[array].adapt_to(one, {place: losses[place]} if place in losses else {})
+    return head
 
 
 def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
@@ -60,13 +60,13 @@ def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
     return zeros if spec.others else zeros[TARGET]
 
 
-class CompiledJudge(Judge):
-    """A judge by the loss that a user's model was compiled with. Metric and prediction are those of the objective.
+class CompiledHead(Head):
+    """A head whose loss is the one with which a user's model was compiled. Metric and prediction are those of the objective.
 
-    A model may have several outputs, which are all judged against the same target. The first output is the prediction.
+    A model may have several outputs, which are all compared with the same target. The first output is the prediction.
     """
 
-    def __init__(self, objective: ObjectiveJudge, loss: CompiledLoss):
+    def __init__(self, objective: ObjectiveHead, loss: CompiledLoss):
         self.of_prediction = objective
         self._loss = loss
 
@@ -122,33 +122,33 @@ class CompiledJudge(Judge):
         return targets
 
 
-class JudgeOfSeveralTargets(CompiledJudge):
-    """A judge of several outputs, each with its own target. Metric and prediction are those of the main target.
+class MultiTargetHead(CompiledHead):
+    """A head for several outputs, each with its own target. Metric and prediction are those of the main target.
 
     The method `targets` takes a mapping: name of an array → its packed targets. All other methods take a tuple with the
     targets of each output, in the order of `keras.tree.flatten`.
     """
 
-    def __init__(self, judges: Mapping[str, ObjectiveJudge], loss: CompiledLoss):
-        """Create a judge. `judges`: name of an output's target array → the output's judge, in order of the outputs."""
-        super().__init__(judges[TARGET], loss)
-        self._judges = judges
-        self._place = list(judges).index(TARGET)
+    def __init__(self, heads: Mapping[str, ObjectiveHead], loss: CompiledLoss):
+        """Create the head. `heads`: the head of each output, in order, by the name of the output's target array."""
+        super().__init__(heads[TARGET], loss)
+        self._heads = heads
+        self._place = list(heads).index(TARGET)
 
     def predicting(self, outputs: Outputs) -> tf.Tensor:
         return keras.tree.flatten(outputs)[self._place]
 
     def targets(self, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        return tuple(judge.targets(rows[name]) for name, judge in self._judges.items())
+        return tuple(head.targets(rows[name]) for name, head in self._heads.items())
 
     def scaled(self, targets: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        return tuple(judge.scaled(target) for judge, target in zip(self._judges.values(), targets, strict=True))
+        return tuple(head.scaled(target) for head, target in zip(self._heads.values(), targets, strict=True))
 
     def final(self, outputs: Outputs) -> Outputs:
-        return self._of_each(outputs, [judge.final for judge in self._judges.values()])
+        return self._of_each(outputs, [head.final for head in self._heads.values()])
 
     def as_probabilities(self, outputs: Outputs) -> Outputs:
-        return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
+        return self._of_each(outputs, [head.as_probabilities for head in self._heads.values()])
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. A mark is added only if it is needed, because it changes the names of outputs."""

@@ -1,4 +1,7 @@
-"""Judge a network's outputs in a graph, by the loss and metric of an objective."""
+"""Heads: the loss, metric and predictions of an objective, computed from the outputs of a network in a graph.
+
+This is the `Head` of TensorFlow's estimators, without layers of its own.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,16 @@ Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 _THRESHOLDS, _THRESHOLDS_OF_LABELS = 2000, 200
 
 
-class Judge(ABC):
+class Head(ABC):
     """Computes the loss, the metrics and the predictions from a network's outputs. All results are float32.
 
     The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
-      of_prediction: a judge that sees only the predicted output and its target.
+      of_prediction: a head that sees only the predicted output and its target.
     """
 
-    of_prediction: ObjectiveJudge
+    of_prediction: ObjectiveHead
 
     def predicting(self, outputs: Outputs) -> tf.Tensor:
         """Return the output that is the prediction, out of several outputs."""
@@ -115,8 +118,8 @@ class Judge(ABC):
         return tf.reduce_mean(losses if weights is None else losses * weights)
 
 
-class ObjectiveJudge(Judge):
-    """A judge of the only output of a network, float32 [B, outputs], by the loss and metric of an objective.
+class ObjectiveHead(Head):
+    """The head of an objective, for a network with a single output, float32 [B, outputs].
 
     The targets are a single tensor too, [B, ...].
     """
@@ -126,14 +129,14 @@ class ObjectiveJudge(Judge):
     needs_mark = False  # whether only the loss shows that outputs are probabilities, so a saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
-        """Create a judge for outputs that are scores, or values in standard deviations. `training`: see `judge_of`."""
+        """Create a head for outputs that are scores, or values in standard deviations. `training`: see `head_of`."""
         self.of_prediction = self
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the judge to the meaning of the outputs. `losses`: the losses of compile(), by the output's index."""
+        """Adapt the head to the meaning of the outputs. `losses`: the losses of compile(), by the output's index."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
@@ -153,7 +156,7 @@ class ObjectiveJudge(Judge):
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs that lead to this prediction, so that a mean of several predictions can be judged."""
+        """Return outputs that lead to this prediction, so that a mean of several predictions has a loss and a metric."""
         return self.scaled(prediction)
 
     def as_probabilities(self, outputs: Outputs) -> Outputs:
@@ -167,8 +170,11 @@ class ObjectiveJudge(Judge):
         return with_mark(model, SCORES, self._inputs) if can_be_marked and not is_marked(model, SCORES) else model
 
 
-class ClassificationJudge(ObjectiveJudge):
-    """A judge by softmax cross-entropy, in nats, of smoothed labels (Szegedy et al. 2016, arXiv:1512.00567, sec. 7)."""
+class ClassificationHead(ObjectiveHead):
+    """A head whose loss is the softmax cross-entropy, in nats, of smoothed labels.
+
+    Label smoothing: Szegedy et al. 2016, arXiv:1512.00567, sec. 7.
+    """
 
     gives_scores = True
 
@@ -254,8 +260,8 @@ class ClassificationJudge(ObjectiveJudge):
         }
 
 
-class OneOutputJudge(ClassificationJudge):
-    """A judge of networks that return one number for two classes, [B, 1]: the score or probability of the second class.
+class OneOutputHead(ClassificationHead):
+    """A head for networks that return one number for two classes, [B, 1]: the score or probability of the second class.
 
     The score of the first class counts as 0, so the loss and the metric are those of a network with two outputs. The
     second class is predicted if its score is above 0, that is, if its probability is above 1/2. Targets are float32
@@ -263,7 +269,7 @@ class OneOutputJudge(ClassificationJudge):
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the judge to the meaning of the output. Raises ValueError for a loss that compares several numbers."""
+        """Adapt the head to the meaning of the output. Raises ValueError for a loss that compares several numbers."""
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(
@@ -296,8 +302,11 @@ class OneOutputJudge(ClassificationJudge):
         return of_second if self.of_probabilities else of_second - of_first
 
 
-class MultiLabelJudge(ObjectiveJudge):
-    """A judge by the mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
+class MultiLabelHead(ObjectiveHead):
+    """A head whose loss is the mean binary cross-entropy over the labels, in nats.
+
+    Label smoothing moves targets towards 1/2.
+    """
 
     gives_scores = True
 
@@ -352,8 +361,8 @@ def _clipped(outputs: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
-class RegressionJudge(ObjectiveJudge):
-    """A judge by the mean squared error over the target's values, in standard deviations of the training examples.
+class RegressionHead(ObjectiveHead):
+    """A head whose loss is the mean squared error over the target's values, in standard deviations of the training examples.
 
     The network's outputs are standardised: 0 is the training examples' mean, and 1 is one standard deviation above it.
     So one learning rate suits all units. If standardising would change what is learned (`NetworkEnd.why_own_units`),
@@ -438,8 +447,8 @@ class RegressionJudge(ObjectiveJudge):
         return followed_by(model, units, self._inputs)
 
 
-class NextByteJudge(ObjectiveJudge):
-    """A judge by the mean cross-entropy over a window's positions, in nats. The metric is this mean in bits per byte.
+class NextByteHead(ObjectiveHead):
+    """A head whose loss is the mean cross-entropy over a window's positions, in nats. The metric is this mean in bits per byte.
 
     Outputs are `BYTES` scores for each position, end to end: float32 [B, window * BYTES].
     """
