@@ -293,7 +293,7 @@ def wrapped_by(loss_or_metric: keras.Loss | keras.Metric | Callable[..., Any]) -
 
     The attribute in which a metric keeps this function is private.
     """
-    return getattr(loss_or_metric, "fn", getattr(compared, "_fn", None))
+    return getattr(loss_or_metric, "fn", getattr(loss_or_metric, "_fn", None))
 
 
 # Attributes of an optimizer that hold its state, or that follow from its configuration.

@@ -74,13 +74,9 @@ def _is_plain_accuracy(given: object, *, is_binary: bool) -> bool:
     return function in (keras.metrics.categorical_accuracy, keras.metrics.sparse_categorical_accuracy)
 
 
-def name_in_compile(loss_or_metric: object) -> str:
+def name_in_compile(passed: object) -> str:
     """Return the name of a loss or metric that was passed to `compile` as a name, an object or a function."""
-    return (
-        loss_or_metric
-        if isinstance(loss_or_metric, str)
-        else getattr(loss_or_metric, "name", "") or getattr(loss_or_metric, "__name__", "")
-    )
+    return passed if isinstance(passed, str) else getattr(passed, "name", "") or getattr(passed, "__name__", "")
 
 
 def check_callbacks(given: object) -> list[keras.callbacks.Callback]:

@@ -1,9 +1,9 @@
 """Convert a checkpoint for another number of parameter servers. No TensorFlow.
 
-Each shard accepts the steps in a different order. So a checkpoint can be divided into another number of shards only if all
-shards have accepted the same steps; such a state is called even. The last checkpoint of a completed run is even, and so is
-a checkpoint that is written while no step is under way. The journals do not change: `journal.history_of` finds the rows of
-a shard.
+Each shard accepts the steps in a different order. So a checkpoint can be divided into another number of shards only
+if all shards have accepted the same steps; such a state is called aligned. The last checkpoint of a completed run is
+aligned, and so is a checkpoint that is written while no step is under way. The journals do not change:
+`journal.history_of` finds the rows of a shard.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ LEDGER = {COUNTERS, ACCEPTED_STEPS, WAITING}  # the arrays that a resumed traini
 _SAME_ON_ALL_SHARDS = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
-def is_even(arrays: Arrays) -> bool:
-    """Return whether a checkpoint is even: all its shards have accepted the same steps."""
+def is_aligned(arrays: Arrays) -> bool:
+    """Return whether a checkpoint is aligned: all its shards have accepted the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
     alike = (arrays[COUNTERS][:, _SAME_ON_ALL_SHARDS], arrays[ACCEPTED_STEPS])
     return not len(arrays[WAITING]) and all(bool((rows == rows[:1]).all()) for rows in alike)
 
 
-def newest_even(directory: Path) -> int | None:
-    """Return the step of a directory's newest even checkpoint, or None. Raises the same errors as `load_to_go_on`."""
+def newest_aligned(directory: Path) -> int | None:
+    """Return the step of a directory's newest aligned checkpoint, or None. Raises the same errors as `load_to_go_on`."""
 
     def check(checkpoint: Checkpoint) -> None:
-        if not is_even(checkpoint.arrays):
+        if not is_aligned(checkpoint.arrays):
             raise CheckpointError("its shards have not applied the same steps")
 
     checkpoint = load_to_go_on([directory], ignore, check)
@@ -53,7 +53,7 @@ def newest_even(directory: Path) -> int | None:
 
 
 def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
-    """Return an even checkpoint, converted for this number of shards."""
+    """Return an aligned checkpoint, converted for this number of shards."""
     before = len(checkpoint.arrays[COUNTERS])
     if shards == before:
         return checkpoint

@@ -218,7 +218,7 @@ class Chief:
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
             self._over = idle and self._work.ends
-            handed_out = self._progress.scheduled_updates.count if self._work.ends or self._rests else NO_END
+            handed_out = self._progress.scheduled_updates.count if self._work.ends or self._is_paused else NO_END
             self._upkeep.begin(partial(self._keep_up, phase, handed_out))
         if not self._upkeep.ended_within(POLL_S):
             return False
@@ -228,9 +228,9 @@ class Chief:
         return self._over
 
     @property
-    def _rests(self) -> bool:
+    def _is_paused(self) -> bool:
         """Whether the chief hands out no steps for now, because a state has to be saved first."""
-        return self._session.saver.rests or self._progress.is_held
+        return self._session.saver.is_paused or self._progress.is_held
 
     def _keep_up(self, phase: Phase, handed_out: int) -> None:
         # At the end of training, the tick reports at least the grace period as passed, so that a round that waits for
@@ -282,7 +282,7 @@ class Chief:
             self._start_again(asked, why)
 
     def _dispatch(self) -> None:
-        if self._rests:
+        if self._is_paused:
             return
         if self._end_told and not self._work.ends:
             self._tick(NO_END, None if self._present is None else self._present())

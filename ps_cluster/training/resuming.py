@@ -28,7 +28,7 @@ from ps_cluster.runs.checkpoints import (
 )
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, counts_of, rows_of
-from ps_cluster.runs.resharding import LEDGER, is_even
+from ps_cluster.runs.resharding import LEDGER, is_aligned
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import MOST_OPEN, StepSet
 from ps_cluster.training.agreement import facts_of_data, text_of
@@ -75,7 +75,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
 
     def check(found: Checkpoint) -> None:
         arrays = found.arrays
-        if arrays.keys() >= LEDGER and len(arrays[COUNTERS]) != shards and not is_even(arrays):
+        if arrays.keys() >= LEDGER and len(arrays[COUNTERS]) != shards and not is_aligned(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays[COUNTERS])} parameter servers had not applied the "
                 f"same steps, so a cluster with {shards} can't continue from it"

@@ -25,11 +25,11 @@ from ps_cluster.runs.dataset_rows import Kind
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.resharding import is_even, newest_even
+from ps_cluster.runs.resharding import is_aligned, newest_aligned
 from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir, log_line
 from ps_cluster.server.vector_on_server import Extent
-from ps_cluster.training.even_states import EvenStates
+from ps_cluster.training.aligned_states import AlignedStates
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import ROUNDING, RunProgress
 
@@ -104,15 +104,17 @@ class Saver:
         self._hold()
         self._refused_at = -math.inf
         self._ended = -math.inf  # the time at which the last save ended
-        self._even: dict[Path, int | None] = {}
-        self._even_states: EvenStates | None = None
+        self._aligned: dict[Path, int | None] = {}
+        self._aligned_states: AlignedStates | None = None
         if config.shards > 1:
-            self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
+            self._aligned[run_dir.snapshots] = newest_aligned(run_dir.snapshots)
             if not config.evaluation.after_training:  # otherwise all checkpoints are kept, and there may be many
-                self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
+                self._aligned[run_dir.checkpoints] = newest_aligned(run_dir.checkpoints)
             snapshot_every_s = config.checkpoints.snapshot_every_seconds
-            has_even = any(self._even.values())  # an even state of step 0 saves no work, so it does not count
-            self._even_states = EvenStates(has_even=has_even, snapshot_every_s=snapshot_every_s, clock=clock)
+            has_aligned = any(self._aligned.values())  # an aligned state of step 0 saves no work, so it does not count
+            self._aligned_states = AlignedStates(
+                has_aligned=has_aligned, snapshot_every_s=snapshot_every_s, clock=clock
+            )
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
         self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
@@ -134,24 +136,24 @@ class Saver:
         return ((self._epochs + 1) * every - self._progress.epochs) / speed
 
     @property
-    def rests(self) -> bool:
+    def is_paused(self) -> bool:
         """True if the chief has to hand out no steps for now, so that all shards apply the same steps before a snapshot."""
-        return self._even_states is not None and self._even_states.rests
+        return self._aligned_states is not None and self._aligned_states.is_paused
 
     def save_when_due(self) -> None:
         """Save a checkpoint or a snapshot if one is due. If the disk refuses it, this is reported, and training continues."""
-        if self._even_states is not None:
-            self._save_at_rest(self._even_states)
+        if self._aligned_states is not None:
+            self._save_in_pause(self._aligned_states)
         if self._checkpoint_is_due():
             self._try_to_save(self._run_dir.checkpoints)
         elif self._snapshot_is_due():
             self._try_to_save(self._run_dir.snapshots)
 
-    def _save_at_rest(self, even_states: EvenStates) -> None:
+    def _save_in_pause(self, aligned_states: AlignedStates) -> None:
         progress = self._progress
-        if even_states.poll(progress.applied, progress.outstanding, progress.longest_update_seconds):
+        if aligned_states.poll(progress.applied, progress.outstanding, progress.longest_update_seconds):
             self._try_to_save(self._run_dir.snapshots)
-            even_states.give_up()  # if the disk refused the snapshot
+            aligned_states.give_up()  # if the disk refused the snapshot
 
     def _try_to_save(self, directory: Path) -> None:
         try:
@@ -242,12 +244,12 @@ class Saver:
         Only snapshots of this and earlier leaders are removed, because a later leader may have begun while this one was
         frozen.
         """
-        even = self._save(self._run_dir.checkpoints)
-        if even or self._config.shards == 1:  # otherwise fewer servers may need an even snapshot to continue from
+        aligned = self._save(self._run_dir.checkpoints)
+        if aligned or self._config.shards == 1:  # otherwise fewer servers may need an aligned snapshot to continue from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path) -> bool:
-        """Save the state. Return whether it is even; with a single shard, where every state is even, always return False."""
+        """Save the state. Return whether it is aligned, or False with a single shard, where every state is aligned."""
         began, is_snapshot = self._clock(), directory == self._run_dir.snapshots
         share = self._ledger_reader.changed_share if is_snapshot else 0.0
         extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE
@@ -255,11 +257,11 @@ class Saver:
         if extent is Extent.FULL:
             self._full = None  # until the new full snapshot is written
         checkpoint = self._read_state(extent, since)
-        even = self._config.shards > 1 and is_even(checkpoint.arrays)
-        spare = checkpoint.step if even else self._even.get(directory)
-        if is_snapshot and not even and spare == checkpoint.step:
-            # This snapshot would replace the even snapshot of the same name. Fewer servers can continue only from the
-            # even one, and the new one contains hardly more work.
+        aligned = self._config.shards > 1 and is_aligned(checkpoint.arrays)
+        spare = checkpoint.step if aligned else self._aligned.get(directory)
+        if is_snapshot and not aligned and spare == checkpoint.step:
+            # This snapshot would replace the aligned snapshot of the same name. Fewer servers can continue only from the
+            # aligned one, and the new one contains hardly more work.
             self._saved[directory] = self._clock()
             return False
         keep = SNAPSHOTS_KEPT if is_snapshot else self._checkpoints_kept()
@@ -269,10 +271,10 @@ class Saver:
             self._full, self._built_on_full = checkpoints.as_full_state(path, checkpoint), 0.0
         elif extent is Extent.CHANGED:
             self._built_on_full += share
-        self._note_saved(directory, checkpoint.step, even=even)
+        self._note_saved(directory, checkpoint.step, aligned=aligned)
         self.last_seconds = self._clock() - began
         self._ended = self._clock()
-        return even
+        return aligned
 
     def _extent_of_snapshot(self, changed_share: float) -> Extent:
         """Return which table rows the next snapshot holds: all, or only the changed ones if their share is small."""
@@ -315,12 +317,12 @@ class Saver:
             network=self._network,
         )
 
-    def _note_saved(self, directory: Path, step: int, *, even: bool) -> None:
+    def _note_saved(self, directory: Path, step: int, *, aligned: bool) -> None:
         """Note what was saved. Call it only after the save, because a save that the disk refuses stays due."""
-        if even:
-            self._even[directory] = step
-        if self._even_states is not None:
-            self._even_states.note_saved(even, step)
+        if aligned:
+            self._aligned[directory] = step
+        if self._aligned_states is not None:
+            self._aligned_states.note_saved(aligned, step)
         self._saved[directory] = self._clock()
         if directory == self._run_dir.checkpoints:
             self._epochs = self._whole_epochs()

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from ps_cluster.runs.resharding import newest_even
+from ps_cluster.runs.resharding import newest_aligned
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
@@ -30,7 +30,7 @@ def test_a_run_that_lost_a_ps_for_good_goes_on_drains_at_ctrl_c_and_is_resumed_w
     size = ("--workers", 2, "--ps", 2, "--steps", 200, "--no-evaluator")
     options = (*size, *ELASTIC, *unhurried(workers=2, seconds=0.2), *SNAPSHOTS)
     process = start_run(run_dir, "--mode", f"{mode}:Impatient", *options)
-    wait_until(lambda: newest_even(run_dir / "snapshots"))
+    wait_until(lambda: newest_aligned(run_dir / "snapshots"))
     lost = tasks(run_dir)["ps", 0]["pid"]
     os.kill(lost, signal.SIGKILL)
     wait_until_it_trains_without(run_dir, {lost})

@@ -6,7 +6,7 @@ import pytest
 from ps_cluster.runs import journal
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.resharding import is_even, resharded
+from ps_cluster.runs.resharding import is_aligned, resharded
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 
@@ -21,14 +21,14 @@ def arrays_of(shards, accepted=5):
     return {"counts": counts, "accepted_steps": steps, "waiting": np.zeros([0, 3]), "weights": weights}
 
 
-def test_shards_with_the_same_steps_are_even_whatever_each_has_refused_or_dropped():
+def test_shards_with_the_same_steps_are_aligned_whatever_each_has_refused_or_dropped():
     arrays = arrays_of(2)
     arrays["counts"][0, COUNTS.index("refused")] = 3
-    assert is_even(arrays) and is_even(arrays_of(1))
+    assert is_aligned(arrays) and is_aligned(arrays_of(1))
 
 
 @pytest.mark.parametrize("uneven", ["a row waits", "another count", "other steps"])
-def test_shards_of_which_one_has_a_step_more_are_not_even(uneven):
+def test_shards_of_which_one_has_a_step_more_are_not_aligned(uneven):
     arrays = arrays_of(2)
     if uneven == "a row waits":
         arrays["waiting"] = np.zeros([1, 3])
@@ -36,7 +36,7 @@ def test_shards_of_which_one_has_a_step_more_are_not_even(uneven):
         arrays["counts"][1, ACCEPTED] += 1
     else:
         arrays["accepted_steps"][1, 4] = 99
-    assert not is_even(arrays)
+    assert not is_aligned(arrays)
 
 
 def test_what_is_of_each_shard_is_repeated_and_what_is_told_of_all_is_the_largest():

@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.resharding import is_even, resharded
+from ps_cluster.runs.resharding import is_aligned, resharded
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard, Push
 from ps_cluster.server.store import StepPush
@@ -247,7 +247,7 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
         store.push(StepPush(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, info))
     begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
     for shards in (1, 3, 2):
-        assert is_even(found.arrays)
+        assert is_aligned(found.arrays)
         store, found = make(shards), resharded(found, shards)
         store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
         found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})

@@ -12,7 +12,7 @@ from ps_cluster.files.tensor_files import Pieces, open_tensors
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, flatten
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, is_by_weight, load, save
-from ps_cluster.runs.resharding import is_even, resharded
+from ps_cluster.runs.resharding import is_aligned, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, ParameterShard
@@ -214,7 +214,7 @@ def test_a_restored_store_continues_with_the_same_bits_also_on_another_number_of
     first.train(*range(4))
     begun = found = Checkpoint(4, first.state | {"waiting": np.zeros([0, 1])})
     for servers in (1, 3, 2):
-        assert is_even(found.arrays)
+        assert is_aligned(found.arrays)
         stored, found = Stored(servers, rule), resharded(found, servers)
         stored.store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
         found = Checkpoint(4, stored.state | {"waiting": found.arrays["waiting"]})

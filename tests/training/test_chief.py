@@ -45,7 +45,7 @@ class Session:
 
     def __init__(self, dispatcher, poll):
         self.progress, self._dispatcher, self._poll = Brisk(CONFIG, 100), dispatcher, poll
-        self.saver = SimpleNamespace(rests=False, seconds_to_checkpoint=math.inf)
+        self.saver = SimpleNamespace(is_paused=False, seconds_to_checkpoint=math.inf)
 
     def start(self):
         pass
@@ -148,19 +148,19 @@ def test_a_tick_counts_the_time_since_the_last_one_but_at_most_a_polling_interva
 
 
 @pytest.mark.parametrize("rests", [True, False])
-def test_nothing_is_handed_out_at_rest(rests):
+def test_nothing_is_handed_out_at_rest(is_paused):
     handed = []
 
     def poll(dispatcher, session):
         handed.append(len(dispatcher.steps))
         session.apply()
-        session.saver.rests = rests
+        session.saver.is_paused = is_paused
 
     _, _, thread, drain = run(poll)
     while len(handed) < 4:
         thread.join(0.05)
     end(thread, drain)
-    assert (handed[2] == handed[0]) == rests
+    assert (handed[2] == handed[0]) == is_paused
 
 
 def test_shards_know_that_no_step_follows_before_a_checkpoint_and_hear_of_more_before_the_next_step(monkeypatch):

@@ -14,14 +14,14 @@ from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.resharding import newest_even
+from ps_cluster.runs.resharding import newest_aligned
 from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training import saver as module
-from ps_cluster.training.even_states import LONGEST_REST_S, REST_FACTOR
+from ps_cluster.training.aligned_states import LONGEST_PAUSE_S, PAUSE_FACTOR
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver, check_disk
 
@@ -370,13 +370,13 @@ def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, befor
 
 
 class BooksOfTwo(FakeBooks):
-    """Two shards, with the same steps where `even`."""
+    """Two shards, with the same steps where `aligned`."""
 
-    even = False
+    aligned = False
 
     def snapshot(self, extent):
         found = super().snapshot(extent)
-        if self.even:
+        if self.aligned:
             found["counts"][:] = self.version
         return found | {"accepted_steps": np.zeros([2, 1], np.int64), "waiting": np.zeros([0, 2])}
 
@@ -385,95 +385,95 @@ class BooksOfTwo(FakeBooks):
 def saving_of_two(tmp_path):
     settings = {"every_seconds": 1e6, "snapshot_every_seconds": 2.0}
     saving = make_saving(tmp_path, settings, books=BooksOfTwo, **{"cluster.parameter_servers": 2})
-    saving.rests = lambda: saving.saver.rests
+    saving.is_paused = lambda: saving.saver.is_paused
     return saving
 
 
-def test_the_first_even_snapshot_is_there_once_a_snapshot_is_due(saving_of_two):
+def test_the_first_aligned_snapshot_is_there_once_a_snapshot_is_due(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
     saving.saver._progress.applied = 0
     saving.progress.note_scheduled(np.array([0]))
     saving(5)
-    assert not saving.rests(), "before the first update there is nothing to save"
+    assert not saving.is_paused(), "before the first update there is nothing to save"
     saving.saver._progress.applied = 1
     saving(2)
-    assert saving.rests(), "a step is under way"
+    assert saving.is_paused(), "a step is under way"
     saving.progress.scheduled_updates = StepSet()
-    books.even = True
+    books.aligned = True
     saving(1)
-    assert not saving.rests() and newest_even(saving.run_dir.snapshots) == books.version
+    assert not saving.is_paused() and newest_aligned(saving.run_dir.snapshots) == books.version
 
 
-def test_a_training_that_goes_on_from_an_even_snapshot_does_not_rest_for_another_one_at_once(saving_of_two):
-    saving_of_two.books.even = True
+def test_a_training_that_continues_from_an_aligned_snapshot_does_not_pause_for_another_one_at_once(saving_of_two):
+    saving_of_two.books.aligned = True
     saving_of_two(3)
     config, run_dir, clock = saving_of_two.saver._config, saving_of_two.run_dir, Clock()
     progress = Trained(RunProgress(config, 100), applied=1)
     saver = Saver(config, run_dir, "synthetic", FakeBooks(clock), progress, clock=clock)
     for clock.now in range(1, 60):
         saver.save_when_due()
-        assert not saver.rests
+        assert not saver.is_paused
 
 
-def test_while_snapshots_are_even_by_chance_nothing_rests_and_the_newest_even_one_is_kept(saving_of_two):
+def test_while_snapshots_are_aligned_by_chance_there_is_no_pause_and_the_newest_aligned_one_is_kept(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
-    books.even = True
+    books.aligned = True
     saving(58)
     newest = books.version
-    books.even = False
+    books.aligned = False
     saving(58)
-    assert not saving.rests()
+    assert not saving.is_paused()
     assert checkpoints.steps(saving.run_dir.snapshots) == [newest, books.version - 1, books.version]
-    books.even = True
+    books.aligned = True
     saving(2)
     assert newest not in checkpoints.steps(saving.run_dir.snapshots), "there is a newer one"
 
 
-def test_an_uneven_snapshot_of_the_same_lowest_version_does_not_replace_the_even_one(saving_of_two):
+def test_a_snapshot_that_is_not_aligned_does_not_replace_an_aligned_one_of_the_same_lowest_version(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
-    books.even = True
+    books.aligned = True
     saving(2)
-    newest, books.even = books.version, False
+    newest, books.aligned = books.version, False
     for _ in range(3):
         books.version = newest - 1  # a step is long: one shard has it, and the other lacks it
         saving(2)
-    assert checkpoints.steps(saving.run_dir.snapshots)[-1] == newest == newest_even(saving.run_dir.snapshots)
+    assert checkpoints.steps(saving.run_dir.snapshots)[-1] == newest == newest_aligned(saving.run_dir.snapshots)
 
 
-def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there_is_one(saving_of_two):
+def test_without_an_aligned_snapshot_for_a_minute_nothing_is_handed_out_until_there_is_one(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
-    books.even = True
+    books.aligned = True
     saving(2)
-    books.even = False
+    books.aligned = False
     saving(59)
-    assert not saving.rests()
+    assert not saving.is_paused()
     saving.progress.note_scheduled(np.array([0]))
     saving(3)
-    assert saving.rests(), "a step is under way"
+    assert saving.is_paused(), "a step is under way"
     saving.progress.scheduled_updates = StepSet()
-    books.even = True
+    books.aligned = True
     saving(1)
-    assert not saving.rests() and checkpoints.steps(saving.run_dir.snapshots)[-1] == books.version
-    assert newest_even(saving.run_dir.snapshots) == books.version
+    assert not saving.is_paused() and checkpoints.steps(saving.run_dir.snapshots)[-1] == books.version
+    assert newest_aligned(saving.run_dir.snapshots) == books.version
 
 
 def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving_of_two):
     saving = saving_of_two
     saving.progress.note_scheduled(np.array([0]))
-    limit = round(max(LONGEST_REST_S, saving.progress.longest_update_seconds)) + 1
+    limit = round(max(LONGEST_PAUSE_S, saving.progress.longest_update_seconds)) + 1
     saving(3 + limit)
-    assert not saving.rests()
-    saving(REST_FACTOR * (limit - 1) - 5)
-    assert not saving.rests()
+    assert not saving.is_paused()
+    saving(PAUSE_FACTOR * (limit - 1) - 5)
+    assert not saving.is_paused()
     saving(10)
-    assert saving.rests()
+    assert saving.is_paused()
 
 
 def test_a_disk_that_refuses_at_rest_does_not_keep_training_waiting(saving_of_two):
     saving = saving_of_two
     saving.books.refuse, before = True, len(saving.said)
     saving(4)
-    assert not saving.rests() and len(saving.said) <= before + 3
+    assert not saving.is_paused() and len(saving.said) <= before + 3
 
 
 def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monkeypatch):
@@ -497,13 +497,13 @@ def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monk
     assert not [thread for thread in threading.enumerate() if thread.name == "saving"]
 
 
-@pytest.mark.parametrize("even", [True, False])
-def test_a_last_checkpoint_that_no_other_number_of_shards_can_go_on_from_leaves_the_snapshots(saving_of_two, even):
-    saving_of_two.books.even = True
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_last_checkpoint_that_no_other_number_of_shards_can_go_on_from_leaves_the_snapshots(saving_of_two, aligned):
+    saving_of_two.books.aligned = True
     saving_of_two(3)
-    saving_of_two.books.even = even
+    saving_of_two.books.aligned = aligned
     saving_of_two.saver.save_last()
-    assert (newest_even(saving_of_two.run_dir.snapshots) is None) == even
+    assert (newest_aligned(saving_of_two.run_dir.snapshots) is None) == aligned
 
 
 def test_whole_epochs_are_over_though_their_quotient_is_rounded(tmp_path):

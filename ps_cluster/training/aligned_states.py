@@ -1,0 +1,71 @@
+"""Decide when the chief pauses handing out steps, so that it can save a state in which all shards have the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# A state is aligned if all shards have applied the same steps, so that another number of shards can continue from it
+# (runs/resharding.py). With several shards, an aligned state is saved at least this often. The first one is saved when
+# the first snapshot is due, because until then the permanent loss of a server costs all work. Many snapshots are
+# aligned by chance. If none was for this long, the chief hands out no steps until all steps under way have ended.
+ALIGNED_STATE_EVERY_S, LONGEST_PAUSE_S = 60.0, 10.0
+PAUSE_FACTOR = 20  # the time between two pauses is at least this many times as long as a pause
+
+
+class AlignedStates:
+    """Keeps the time of the last aligned state, and whether the chief pauses for the next one.
+
+    Call `poll` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each
+    save.
+    """
+
+    def __init__(self, *, has_aligned: bool, snapshot_every_s: float, clock: Callable[[], float]):
+        """Start measuring time. `has_aligned`: whether there is an aligned state from which training continues."""
+        self._clock = clock
+        self._since_s = clock()  # the time of the last aligned state, or of the end of the last pause
+        self._every_s = ALIGNED_STATE_EVERY_S if has_aligned else min(ALIGNED_STATE_EVERY_S, snapshot_every_s)
+        self._applied = 0  # the number of updates applied at the last call of `poll`
+        self._paused_at = 0  # the number of updates applied at the last call of `poll` during a pause
+
+    @property
+    def is_paused(self) -> bool:
+        """True if the chief has to hand out no steps for now, so that all shards apply the same steps before a snapshot."""
+        return self._paused_s >= 0
+
+    @property
+    def _paused_s(self) -> float:
+        """The seconds since the chief began the pause for an aligned state; negative while the chief hands out steps."""
+        return self._clock() - self._since_s - self._every_s if self._applied else -1.0
+
+    def poll(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
+        """Note the progress. Return whether to save a snapshot now, because the chief pauses and all steps have ended.
+
+        A pause ends without a snapshot if no update is applied for longer than an update takes.
+
+        Args:
+          applied, outstanding: the number of updates that are applied, and the number of updates that are under way.
+          longest_update_s: the longest time that an update of a healthy run takes.
+        """
+        self._applied = applied
+        if not applied:  # there is nothing to save yet
+            self._since_s = self._clock()
+        if not self.is_paused:
+            return False
+        moves, self._paused_at = applied > self._paused_at, applied
+        if outstanding and not moves and self._paused_s >= max(LONGEST_PAUSE_S, longest_update_s):
+            self._end_pause()
+        return not outstanding
+
+    def note_saved(self, aligned: bool, step: int) -> None:
+        """Note that a state was saved. An aligned state of step 0 saves no work, so it does not count."""
+        if aligned and step:
+            self._end_pause()
+
+    def give_up(self) -> None:
+        """End the pause, if there is one, although no aligned state was reached. The next pause comes after the usual time."""
+        if self.is_paused:
+            self._end_pause()
+
+    def _end_pause(self) -> None:
+        self._every_s = max(ALIGNED_STATE_EVERY_S, PAUSE_FACTOR * self._paused_s)
+        self._since_s = self._clock()
