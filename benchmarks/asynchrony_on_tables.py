@@ -32,7 +32,7 @@ from benchmarks.records import Column, Record, half_interval, keep, print_table
 from benchmarks.trials import STEP, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, Whole
-from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole

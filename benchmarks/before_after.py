@@ -27,7 +27,7 @@ from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, NameOf, Whole
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER

@@ -29,7 +29,7 @@ from benchmarks.parity_programs import CIFAR10_FOLDER, PROGRAMS, Arrays, cifar10
 from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, CommaList, Whole
-from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.report.terminal import print_line
 
 BATCH = 128

@@ -34,7 +34,7 @@ from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Whole
 from ps_cluster.config import build_config
-from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer

@@ -28,7 +28,7 @@ from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Whole
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import PS
-from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.data.sets.clicks import COLUMNS as TABLES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ps_cluster.cli.reference import page
 from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.user_layers import MOST_FILES, VARIABLE
+from ps_cluster.config.user_settings import MOST_FILES, VARIABLE
 
 PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
 

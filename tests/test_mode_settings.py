@@ -170,5 +170,5 @@ def test_the_ledger_has_room_for_two_dispatches_of_rounds(mode, per_dispatch):
 
 
 def test_workers_are_pinned_in_modes_where_none_waits_for_another_as_the_description_of_the_setting_says():
-    waitless = [m for m in MODES if m.has_workers and not m.shares_steps and m.promise.waits is Waits.NEVER]
+    waitless = [m for m in MODES if m.has_workers and not m.shares_steps and m.synchrony.waits is Waits.NEVER]
     assert waitless == [mode for mode in MODES if mode.cluster.pins_workers] != []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ps_cluster.config import user_code
-from ps_cluster.config.user_layers import without_variables
+from ps_cluster.config.user_settings import without_variables
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.notices import Notify

@@ -22,7 +22,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat, nested
-from ps_cluster.config.user_layers import trust_names
+from ps_cluster.config.user_settings import trust_names
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.writing import write_whole

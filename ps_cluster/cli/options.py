@@ -24,7 +24,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import PAGE, known_keys, section_classes
 from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, ISOLATION_KEY, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
-from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
+from ps_cluster.config.user_settings import SettingsSource, settings_of_environment
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import set_log_format
 from ps_cluster.runs.logs import FORMATS, TEXT
@@ -241,7 +241,7 @@ class GivenSettings:
         """
         return joined([settings_of_environment(os.environ), self.overrides()])
 
-    def resolved(self, size: NamedLayer | None = None) -> Resolved:
+    def resolved(self, size: SettingsSource | None = None) -> Resolved:
         """Merge the file, the environment and the `overrides`. Raises UserError for bad input.
 
         Args:

@@ -19,7 +19,7 @@ from ps_cluster.config.augmentation import VARIATIONS
 from ps_cluster.config.registry import Named
 from ps_cluster.config.schema import section_classes
 from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, Choice, flat, own_settings
-from ps_cluster.config.user_layers import EXTENDS
+from ps_cluster.config.user_settings import EXTENDS
 from ps_cluster.files.values import in_words
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import read_yaml

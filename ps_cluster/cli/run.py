@@ -31,7 +31,7 @@ from ps_cluster.config import Resolved
 from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import MODE
-from ps_cluster.config.user_layers import variables, without_variables
+from ps_cluster.config.user_settings import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import print_line

@@ -12,7 +12,7 @@ from ps_cluster.config.schema import (
     RunConfig,
     fitted,
 )
-from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.config.user_settings import parse_assignment
 
 __all__ = [
     "LONGEST_SECONDS",

@@ -330,8 +330,8 @@ class DataSet(Named, Generic[OwnSettings]):
       title: the name in sentences, if it differs from `name`.
       generated: whether a program generates the data. All outputs with a result for such data say so.
       Settings: the class of the section `data`, with this data set's own settings.
-      recipe: a layer with the settings for this data set, with any network, that differ from configs/default.yaml.
-      recipes: network → a layer of settings for this data set with this network.
+      recipe: the settings for this data set, with any network, that differ from configs/default.yaml.
+      recipes: network → the settings for this data set with this network.
       version: increase it whenever `read` returns something else for the same source, so that the data is packed again.
       archive: the name of the file, or files, that users may already have.
       downloads: the addresses of these files; empty if the data set can't be downloaded.

@@ -1,4 +1,4 @@
-"""Merge the layers of settings into a configuration. Later layers win.
+"""Merge all sources of settings into a configuration. Later sources win.
 
 1. defaults: configs/default.yaml, and the settings classes for settings that only some modes, networks, … have.
 2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
@@ -6,7 +6,7 @@
 4. environment: the variables PS_CLUSTER__SECTION__KEY.
 5. options: `--set key=value`, then the command's own options.
 
-The setting `cluster.isolation` is an exception: its strictest value wins, whichever layer has it.
+The setting `cluster.isolation` is an exception: its strictest value wins, whichever source has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ps_cluster.config.schema import PAGE, ClusterSettings, RunConfig, fitted, k
 from ps_cluster.config.sections import (
     CHOICE_BY_SECTION,
     ISOLATION_KEY,
-    Layer,
+    NestedSettings,
     adapted_to_choices,
     check_used,
     choices_with,
@@ -35,9 +35,9 @@ from ps_cluster.config.sections import (
     strictest,
     value_in,
 )
-from ps_cluster.config.user_layers import (
+from ps_cluster.config.user_settings import (
     ISOLATION_VARIABLE,
-    NamedLayer,
+    SettingsSource,
     names_of,
     of_environment,
     of_file,
@@ -53,23 +53,23 @@ DEFAULTS = "configs/default.yaml"
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration, and the layers from which it was merged, the lowest first."""
+    """A configuration, and the sources from which it was merged, the lowest first."""
 
     config: RunConfig
-    layers: tuple[NamedLayer, ...]
-    tree: Layer  # the merged layers
+    sources: tuple[SettingsSource, ...]
+    tree: NestedSettings  # the merged settings
 
     def is_chosen(self, key: str) -> bool:
-        """Return whether the user has set a dotted key. The two lowest layers are the defaults and the recipe."""
-        return any(layer.has(key) for layer in self.layers[2:])
+        """Return whether the user has set a dotted key. The two lowest sources are the defaults and the recipe."""
+        return any(source.has(key) for source in self.sources[2:])
 
     def origin(self, key: str) -> str:
-        """Return where the value of a dotted key comes from: a layer, or the default of the chosen mode, network, …"""
+        """Return where the value of a dotted key comes from: a source of settings, or the default of a choice such as the mode."""
         values = flat(self.tree)
-        having = [layer for layer in self.layers if layer.has(key)]
+        having = [source for source in self.sources if source.has(key)]
         if key == ISOLATION_KEY:  # the strictest value counts, not the last one
-            having = [layer for layer in having if flat(layer.settings).get(key) == values[key]] or having
-        if having and key in values:  # a layer may have set it for a choice that a later layer replaced
+            having = [source for source in having if flat(source.settings).get(key) == values[key]] or having
+        if having and key in values:  # a source may have set it for a choice that a later one replaced
             return having[-1].origin_of(key)
         section = key.partition(".")[0]
         if section not in CHOICE_BY_SECTION:
@@ -78,25 +78,25 @@ class Resolved:
         return f"default of {choice.kinds.noun} {values[choice.setting]}"
 
 
-def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
+def build_config(file: Path | None = None, overrides: NestedSettings | None = None) -> RunConfig:
     """Merge the defaults, a file and options into a configuration. Arguments and errors are those of `resolve`."""
     return resolve(file, overrides).config
 
 
 def resolve(
     file: Path | None = None,
-    overrides: Layer | None = None,
-    size: NamedLayer | None = None,
+    overrides: NestedSettings | None = None,
+    size: SettingsSource | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Resolved:
-    """Merge all layers. Later layers win, except that the strictest `cluster.isolation` wins.
+    """Merge all sources of settings. Later ones win, except that the strictest `cluster.isolation` wins.
 
-    The user has written these layers, so the code that they name may be run.
+    The user has written these settings, so the code that they name may be run.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
       overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over file and environment.
-      size: the size of a cluster on several machines. It wins over all layers, even if the mode does not use it.
+      size: the size of a cluster on several machines. It wins over all other sources, even if the mode does not use it.
       environment: environment variables; those named PS_CLUSTER__SECTION__KEY win over the file.
     Raises:
       UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or a setting is not used
@@ -104,18 +104,18 @@ def resolve(
     """
     written = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
     of_user = [*written, size] if size else written
-    isolation = nested(strictest(flat(layer.settings) for layer in written))
-    user = merged(*(layer.settings for layer in of_user), isolation)
+    isolation = nested(strictest(flat(source.settings) for source in written))
+    user = merged(*(source.settings for source in of_user), isolation)
     base, defaults = defaults_for(user)
-    tree, layers = merged(base, user), [*defaults, *of_user]
+    tree, sources = merged(base, user), [*defaults, *of_user]
     try:
         config = fitted(tree)
     except ValidationError as error:
-        origin = _origin(error, layers, written)
+        origin = _origin(error, sources, written)
         message = _setting_of_another_choice(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
         raise UserError(message) from error
     _check_used(config.mode.name, written, flat(base))
-    return Resolved(config, tuple(layers), tree)
+    return Resolved(config, tuple(sources), tree)
 
 
 def load_config(file: Path) -> RunConfig:
@@ -145,7 +145,7 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
         raise UserError(first_error(error, f"{file}: cluster", PAGE, known_keys())) from error
 
 
-def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
+def resolve_resumed(file: Path, changes: NestedSettings, environment: Mapping[str, str]) -> Resolved:
     """Merge the settings of a resumed run: its config.yaml, `changes`, and the strictest isolation.
 
     Args:
@@ -157,16 +157,16 @@ def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) 
     """
     before = load_config(file)
     of_isolation = of_environment({name: value for name, value in environment.items() if name == ISOLATION_VARIABLE})
-    layers = (NamedLayer(str(file), read_yaml(file)), *of_isolation, of_options(changes))
+    sources = (SettingsSource(str(file), read_yaml(file)), *of_isolation, of_options(changes))
     try:
         check_used((before.mode.name,), changes)
     except ValueError as error:
         raise UserError(str(error)) from error
-    config = before.with_values({**changes, **strictest(flat(layer.settings) for layer in layers)})
-    return Resolved(config, layers, config.model_dump(mode="json"))
+    config = before.with_values({**changes, **strictest(flat(source.settings) for source in sources)})
+    return Resolved(config, sources, config.model_dump(mode="json"))
 
 
-def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str) -> str | None:
+def _setting_of_another_choice(error: ValidationError, tree: NestedSettings, origin: str) -> str | None:
     """Describe a wrong setting that belongs to a mode, network, … that is not chosen. Return None for other errors."""
     first = error.errors(include_url=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
@@ -187,30 +187,30 @@ def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str)
     )
 
 
-def _check_used(mode: str, given: Sequence[NamedLayer], defaults: Mapping[str, Any]) -> None:
+def _check_used(mode: str, given: Sequence[SettingsSource], defaults: Mapping[str, Any]) -> None:
     """Raise UserError if the user has given a setting that the mode does not use."""
-    for layer in given:
-        values = flat(layer.settings)
-        if layer.may_repeat:
+    for source in given:
+        values = flat(source.settings)
+        if source.may_repeat:
             values = {key: value for key, value in values.items() if value != defaults.get(key)}
         try:
             check_used((mode,), values)
         except ValueError as error:
-            raise UserError(f"{layer.origin}: {error}") from error
+            raise UserError(f"{source.origin}: {error}") from error
 
 
-def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequence[NamedLayer]) -> str:
+def _origin(error: ValidationError, sources: Sequence[SettingsSource], given: Sequence[SettingsSource]) -> str:
     """Return the origin of the first wrong value, or all origins if several values don't fit together."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
-    found = [layer.origin for layer in layers if field and layer.has(field)]
+    found = [source.origin for source in sources if field and source.has(field)]
     return found[-1] if found else names_of(given)
 
 
-def defaults_for(user: Layer) -> tuple[Layer, tuple[NamedLayer, NamedLayer]]:
-    """Return the two layers below the user's settings, the defaults and the recipe: first merged, then separately.
+def defaults_for(user: NestedSettings) -> tuple[NestedSettings, tuple[SettingsSource, SettingsSource]]:
+    """Return the two sources below the user's settings, the defaults and the recipe: first merged, then separately.
 
-    These layers do not contain settings of a mode, network, … that is not chosen.
+    They do not contain settings of a mode, network, … that is not chosen.
     """
     defaults = read_yaml(CONFIG_FOLDER / "default.yaml")
     base, recipe = recipe_for(defaults, user)
-    return base, (NamedLayer(DEFAULTS, adapted_to_choices(defaults, user)), recipe)
+    return base, (SettingsSource(DEFAULTS, adapted_to_choices(defaults, user)), recipe)

@@ -82,8 +82,8 @@ class ClusterShape:
 
 
 @dataclass(frozen=True)
-class Promise:
-    """The promises of a mode about its updates."""
+class Synchrony:
+    """How the workers of a mode wait for each other, and whether their gradients can be stale."""
 
     waits: Waits = Waits.NEVER
     is_stale: bool = True  # whether a gradient may be computed from older weights than the ones to which it is applied
@@ -101,7 +101,7 @@ class Mode(Named, ABC):
       name: the name by which users choose the mode.
       Settings: the class of the section `mode`, with this mode's own settings.
       cluster: the cluster that the mode runs on.
-      promise: what the mode promises about its updates.
+      synchrony: how the workers wait for each other, and whether gradients can be stale.
       unused_settings: the settings (dotted keys) and whole sections that the mode does not use. Settings of tasks that
         the mode's cluster does not have need not be listed.
       own_rule: the only optimizer rule that the mode works with, or None if it works with any rule.
@@ -112,7 +112,7 @@ class Mode(Named, ABC):
 
     Settings: type[ModeSettings] = ModeSettings
     cluster = ClusterShape()
-    promise = Promise()
+    synchrony = Synchrony()
     unused_settings: frozenset[str] = frozenset({"staleness"})
     own_rule: str | None = None
     has_tables = False
@@ -197,12 +197,12 @@ class Mode(Named, ABC):
         """Return the number of shards into which the parameters are divided."""
         return config.cluster.parameter_servers if self.has_parameter_servers else 1
 
-    # What follows from the promise.
+    # What follows from the synchrony.
 
     @property
     def averages(self) -> bool:
         """True if an update is the mean of the gradients of all workers. Each gradient has its own step id."""
-        return self.promise.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
+        return self.synchrony.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
 
     @property
     def lowers_rate(self) -> bool:
@@ -211,11 +211,11 @@ class Mode(Named, ABC):
         See `server.rate_of_more_workers.RateOfMoreWorkers`. With local steps the rate is not lowered, because it is
         used for the worker's local updates, which are not stale.
         """
-        return self.promise.is_stale and not self.cluster.fixed_workers and not self.promise.takes_local_steps
+        return self.synchrony.is_stale and not self.cluster.fixed_workers and not self.synchrony.takes_local_steps
 
     def most_staleness(self, config: RunConfig) -> int | None:
         """Return the bound on the staleness of every update, or None if there is no bound."""
-        return None if self.promise.is_stale else 0
+        return None if self.synchrony.is_stale else 0
 
     # What follows from the settings.
 

@@ -71,7 +71,7 @@ class Network(Named, Generic[OwnSettings]):
       worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/memory.py); None if unknown.
       scored_at_once: how many examples the evaluator scores at once. The evaluator should need less memory than a
         training task, and with 500 images at once it needed more than any other task.
-      recipe: the settings of the network that differ from configs/default.yaml, as a layer. The key `modes` may list
+      recipe: the settings of the network that differ from configs/default.yaml. The key `modes` may list
         learning rates and momenta, found on held-out examples, by mode, workers and batch size (`FoundRates`).
       usual_scores: the scores that users may expect, by the name of the data set.
       tuned_on: the number of training examples for which the epochs of the recipe were chosen; None if unknown.

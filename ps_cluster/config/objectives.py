@@ -207,7 +207,7 @@ class Objective(Named):
       smooths_labels: whether `training.label_smoothing` can be used.
       weighs_classes: whether `training.class_weights` can be used.
       activation: Keras's name of the activation that turns the outputs of a saved model into predictions.
-      reading: a description of how the networks of this package scale the targets; "" if they don't.
+      interpretation: a description of how the networks of this package scale the targets; "" if they don't.
     """
 
     has_accuracy = True
@@ -215,7 +215,7 @@ class Objective(Named):
     smooths_labels = True
     weighs_classes = False
     activation = "linear"
-    reading = ""
+    interpretation = ""
 
     def head(self) -> type[ObjectiveHead]:
         """Return the class that computes loss, metric and predictions."""
@@ -442,7 +442,7 @@ class Regression(Objective):
     name = "regression"
     has_accuracy = False
     has_units = True
-    reading = IN_DEVIATIONS
+    interpretation = IN_DEVIATIONS
     smooths_labels = False
 
     def head(self) -> type[ObjectiveHead]:

@@ -1,4 +1,4 @@
-"""Compute the recipe: one layer of settings that suit the chosen network, data set, mode, workers and batch size.
+"""Compute the recipe: the settings that suit the chosen network, data set, mode, workers and batch size.
 
 `modes` in the recipe of a network (`Network.recipe`) is a table of learning rates and momenta that were found on held-out
 examples. An entry is used only for its own mode, number of workers and batch size. Its rate is never
@@ -25,7 +25,7 @@ from ps_cluster.config.sections import (
     NETWORK,
     RULE,
     STALENESS_METHOD,
-    Layer,
+    NestedSettings,
     adapted_to_choices,
     flat,
     merged,
@@ -34,7 +34,7 @@ from ps_cluster.config.sections import (
     value_in,
 )
 from ps_cluster.config.setting_types import COMPILED, Section
-from ps_cluster.config.user_layers import NamedLayer
+from ps_cluster.config.user_settings import SettingsSource
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 
@@ -76,8 +76,8 @@ class FoundRates(Section):
         return self.mode, self.workers, self.batch_size_per_worker
 
     @property
-    def layer(self) -> Layer:
-        """The settings as a layer of a configuration."""
+    def settings(self) -> NestedSettings:
+        """The settings that this entry stands for."""
         return {"optimizer": self.optimizer}
 
     def are_used_by(self, config: RunConfig) -> bool:
@@ -90,7 +90,7 @@ _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
 
 
 def of_users_network(rule: object) -> dict[str, Any]:
-    """Return safe settings for a network that this package does not contain, as a layer above configs/default.yaml.
+    """Return safe settings for a network that this package does not contain. They replace those of configs/default.yaml.
 
     The settings in that file were chosen for airbench on CIFAR-10. Many of them harm other networks.
 
@@ -136,36 +136,36 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     Args:
       workers: `cluster.workers`, which is not validated yet.
     """
-    steps_alone = mode.promise.takes_local_steps and mode.own_rule is None
+    steps_alone = mode.synchrony.takes_local_steps and mode.own_rule is None
     if steps_alone or mode.shares_steps:
         return "single", 1
     return mode.name, workers if mode.has_workers else 1
 
 
-def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> Layer:
-    """Return the table's entry for the mode, workers and batch size of `settings` as a layer, or {} if it has none.
+def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> NestedSettings:
+    """Return the table's entry for the mode, workers and batch size of `settings`, or {} if it has none.
 
     Args:
       settings: the merged layers, not yet validated.
-      user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. A staleness method that is the
+      user: the user's settings. If they set one of `BELONG_TOGETHER`, the table is not used. A staleness method that is the
         rule's default anyway is an exception.
     """
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
         return {}  # the validation refuses it later
     # With local steps, the staleness method is used in the outer step, and the rates of the table in the local steps.
-    is_usual = mode.promise.takes_local_steps or (
+    is_usual = mode.synchrony.takes_local_steps or (
         rule is not None and STALENESS_METHOD.name_in(settings) == rule.staleness_method
     )
     if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
     batch_size = value_in(settings, "training", "batch_size_per_worker")
     place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
-    return next((found.layer for found in table if found.place == place), {})
+    return next((found.settings for found in table if found.place == place), {})
 
 
-def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
-    """Return the defaults with the recipe merged into them, and the recipe as a layer.
+def recipe_for(base: NestedSettings, user: NestedSettings) -> tuple[NestedSettings, SettingsSource]:
+    """Return the defaults with the recipe merged into them, and the recipe alone.
 
     Args:
       base: the defaults.
@@ -180,7 +180,7 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     is_own = not network.name or network.name in NETWORKS.own
     of_both = data_set.recipes.get(network.name, {})
     safe = {} if is_own else of_users_network(RULE.name_in(merged(of_network, data_set.recipe, of_both, user)))
-    parts: list[NamedLayer] = []
+    parts: list[SettingsSource] = []
     for origin, settings in (
         ("safe default for a network of your own", safe),
         (f"recipe of network {network.name}", of_network),
@@ -192,37 +192,37 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
         ),
     ):
         used = of_choices(settings, merged(base, settings, user))
-        parts += [_usual_rate(settings, base), NamedLayer(origin, used)]
+        parts += [_usual_rate(settings, base), SettingsSource(origin, used)]
         base = merged(adapted_to_choices(base, settings), parts[-2].settings, used)
     parts.append(_usual_rate(user, base))
     base = merged(adapted_to_choices(base, user), parts[-1].settings)
     table = () if divided else found_rates(network)
     found = found_for(table, merged(base, user), merged(data_set.recipe, of_both, user))
-    parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
+    parts.append(SettingsSource(f"rates of network {network.name} for this mode", found))
     base = merged(base, found)
     if not any(part.has(METHOD) for part in parts):
         parts.append(_staleness_method(merged(base, user)))
         base = merged(base, parts[-1].settings)
-    return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
+    return base, SettingsSource("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
 
 
-def _usual_rate(settings: Mapping[str, Any], base: Layer) -> NamedLayer:
-    """Return a layer with the usual rate of the rule that `settings` chooses; empty if `base` has the same rule.
+def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSource:
+    """Return the usual rate of the rule that `settings` chooses; empty if `base` has the same rule.
 
     The rate in `base` was found for another rule. `settings` may have a rate of its own, which then wins.
     """
     rule = RULE.chosen_in(settings)
     if rule is None or rule is RULE.chosen_in(base):
-        return NamedLayer("", {})
-    return NamedLayer(f"default of rule {rule.name}", {"optimizer": {"learning_rate": rule.usual_rate}})
+        return SettingsSource("", {})
+    return SettingsSource(f"default of rule {rule.name}", {"optimizer": {"learning_rate": rule.usual_rate}})
 
 
-def _staleness_method(settings: Layer) -> NamedLayer:
-    """Return a layer with the chosen rule's default staleness method; empty if parameter servers don't use the rule."""
+def _staleness_method(settings: NestedSettings) -> SettingsSource:
+    """Return the chosen rule's default staleness method; empty if parameter servers don't use the rule."""
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
-    if not (rule and mode) or mode.promise.takes_local_steps or not uses(mode.name, METHOD):
-        return NamedLayer("", {})
-    return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
+    if not (rule and mode) or mode.synchrony.takes_local_steps or not uses(mode.name, METHOD):
+        return SettingsSource("", {})
+    return SettingsSource(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:

@@ -20,7 +20,7 @@ from ps_cluster.config.samples import ALL, Sample, WorkerParts, parse_sample
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import (
     CHOICE_BY_SECTION,
-    Layer,
+    NestedSettings,
     adapted_to_choices,
     check_switches,
     chosen_kinds,
@@ -462,7 +462,7 @@ class RunConfig(Section):
     @property
     def updates_at_once(self) -> int:
         """The number of updates that become visible at one time: with all-reduce a whole dispatch, otherwise 1."""
-        return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
+        return self._first_dispatch if self.mode_kind.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
     def _first_dispatch(self) -> int:
@@ -542,7 +542,7 @@ class RunConfig(Section):
         """True if compression omits a part of each push. The worker adds the omitted part to its next push."""
         return self.cluster.wire in LOSSY
 
-    def with_values(self, values: Layer) -> RunConfig:
+    def with_values(self, values: NestedSettings) -> RunConfig:
         """Return a validated configuration with some values replaced, e.g. `{"model.precision": "float32"}`."""
         own, changes = self.model_dump(mode="json"), nested(values)
         try:
@@ -551,7 +551,7 @@ class RunConfig(Section):
             raise UserError(first_error(error, "configuration", PAGE)) from error
 
 
-def fitted(tree: Layer | None) -> RunConfig:
+def fitted(tree: NestedSettings | None) -> RunConfig:
     """Validate complete settings and return their configuration.
 
     Raises:

@@ -18,20 +18,20 @@ from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import listed
 
-Layer = dict[str, Any]
+NestedSettings = dict[str, Any]
 
 
-def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Convert a layer of nested sections to a flat dictionary, dotted key → value."""
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Convert nested sections to a flat dictionary, dotted key → value."""
     found: dict[str, Any] = {}
-    for key, value in layer.items():
+    for key, value in settings.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
 
 
-def nested(dotted: Mapping[str, Any]) -> Layer:
+def nested(dotted: Mapping[str, Any]) -> NestedSettings:
     """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a value has sub-keys."""
-    tree: Layer = {}
+    tree: NestedSettings = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")
         branch = tree
@@ -43,17 +43,17 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
     return tree
 
 
-def value_in(layer: Mapping[str, Any], section: str, name: str) -> Any:
-    """Return the value of a setting, or None if the layer does not have the setting. The layer need not be valid."""
-    values = layer.get(section)
+def value_in(settings: Mapping[str, Any], section: str, name: str) -> Any:
+    """Return the value of a setting, or None if `settings` lacks it. The settings need not be valid."""
+    values = settings.get(section)
     return values.get(name) if isinstance(values, dict) else None
 
 
-def merged(*layers: Mapping[str, Any]) -> Layer:
-    """Merge layers, section by section. The values of later layers win. Lists are replaced, not merged."""
-    result: Layer = {}
-    for layer in layers:
-        for key, value in layer.items():
+def merged(*given: Mapping[str, Any]) -> NestedSettings:
+    """Merge several sources of settings, section by section. Later sources win. Lists are replaced, not merged."""
+    result: NestedSettings = {}
+    for settings in given:
+        for key, value in settings.items():
             both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
             result[key] = merged(result[key], value) if both_sections else value
     return result
@@ -78,17 +78,17 @@ class Choice(Generic[Kind]):
         """The dotted key of the setting."""
         return f"{self.section}.{self.key}"
 
-    def name_in(self, layer: Mapping[str, Any]) -> Any:
-        """Return the name that a layer chooses, or None if it lacks this setting. The layer need not be valid."""
-        return value_in(layer, self.section, self.key)
+    def name_in(self, settings: Mapping[str, Any]) -> Any:
+        """Return the name that `settings` choose, or None if they lack this key. The settings need not be valid."""
+        return value_in(settings, self.section, self.key)
 
-    def chosen_in(self, layer: Mapping[str, Any]) -> Kind | None:
-        """Return the object (a mode, a network, …) that a layer of settings names; None if there is none of this name.
+    def chosen_in(self, settings: Mapping[str, Any]) -> Kind | None:
+        """Return the object (a mode, a network, …) that `settings` name; None if there is none of this name.
 
         Raises:
           UserError: the object can't be loaded.
         """
-        name = self.name_in(layer)
+        name = self.name_in(settings)
         if name not in self.kinds:
             return None
         return self.kinds[name]
@@ -105,7 +105,7 @@ CHOICE_BY_SECTION = {choice.section: choice for choice in CHOICES}
 CHOICE_BY_SETTING = {choice.setting: choice for choice in CHOICES}  # by dotted key
 
 
-def chosen_kinds(tree: Layer) -> dict[str, Named]:
+def chosen_kinds(tree: NestedSettings) -> dict[str, Named]:
     """Return the object that is chosen in each section, by section name. Leave out sections without an existing object.
 
     Raises:
@@ -115,8 +115,8 @@ def chosen_kinds(tree: Layer) -> dict[str, Named]:
     return {section: kind for section, kind in kinds.items() if kind is not None}
 
 
-def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
-    """Return layer `under` with the choices of layer `over`, without settings that belong only to the replaced choices.
+def adapted_to_choices(under: NestedSettings, over: Mapping[str, Any]) -> NestedSettings:
+    """Return `under` with the choices that `over` makes, without settings that belong only to the replaced choices.
 
     A setting is kept if the old and the new choice inherit it from the same class. For example, all rules share
     `optimizer.learning_rate`, and all data sets of images share `data.augmentation`.
@@ -131,7 +131,7 @@ def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
     return result
 
 
-def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
+def of_choices(recipe: Mapping[str, Any], chosen: NestedSettings) -> NestedSettings:
     """Return a recipe without the settings that the chosen objects do not have.
 
     For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.
@@ -215,10 +215,10 @@ def switched_off(mode: str) -> dict[str, Any]:
     return {key: off for key, off in SWITCHES.items() if not uses(mode, key)}
 
 
-def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a layer of settings, in sections or with dotted keys, without settings that `mode` does not use."""
+def without_unused(mode: str, settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return settings, in sections or with dotted keys, without those that `mode` does not use."""
     kept = {}
-    for key, value in layer.items():
+    for key, value in settings.items():
         if isinstance(value, Mapping):
             kept[key] = without_unused(mode, value, f"{prefix}{key}.")
         elif uses(mode, prefix + key) or not any(uses(name, prefix + key) for name in MODES.own):
@@ -226,21 +226,21 @@ def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dic
     return kept
 
 
-# Join layers of settings. The strictest value of `cluster.isolation` wins, so that a request for protection is always met.
+# Join several sources of settings. The strictest `cluster.isolation` wins, so that a request for protection is always met.
 
 ISOLATION_KEY = "cluster.isolation"
 _STRICTER = ("off", "auto", "require")  # in ascending order; an interface is stricter than all of them
 
 
-def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join layers of dotted keys. Later layers win, except that the strictest `cluster.isolation` wins."""
-    layers = list(layers)
-    return {key: value for layer in layers for key, value in layer.items()} | strictest(layers)
+def joined(given: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join settings with dotted keys. Later ones win, except that the strictest `cluster.isolation` wins."""
+    given = list(given)
+    return {key: value for settings in given for key, value in settings.items()} | strictest(given)
 
 
-def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the strictest `cluster.isolation` in layers of dotted keys, as {key: value}; {} if no layer sets it."""
-    asked = [value for layer in layers if isinstance(value := layer.get(ISOLATION_KEY), str)]
+def strictest(given: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the strictest `cluster.isolation` of several sources with dotted keys, as {key: value}; {} if none sets it."""
+    asked = [value for settings in given if isinstance(value := settings.get(ISOLATION_KEY), str)]
     if not asked:
         return {}
     return {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}

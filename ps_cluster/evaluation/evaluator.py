@@ -128,7 +128,7 @@ class _Evaluator:
                 scored = self._records.steps()
             # Read the mark before looking for checkpoints, so that no checkpoint written before the end is missed.
             ended = checkpoints.ended(self._folder.checkpoints)
-            if ended and ended.goes_on:
+            if ended and ended.is_continued:
                 ended = None
             step = self._next_step_to_score(scored, bool(ended))
             if step is not None:

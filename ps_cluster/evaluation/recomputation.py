@@ -185,7 +185,7 @@ class Recomputation:
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
         error = _norm(received - expected)
-        if self._mode.promise.takes_local_steps:
+        if self._mode.synchrony.takes_local_steps:
             of_matrices = PERIOD_TOLERANCE_OF_MATRICES if steps.matrices else 0.0
             tolerance = max(of_matrices, PERIOD_TOLERANCE[self._precision]) * _norm(expected)
         else:
@@ -201,7 +201,7 @@ class Recomputation:
         findings.note("gradient", error, tolerance + remainders + _ALWAYS_ALLOWED, problem)
         fresh = np.mean([one.fresh for one in found], axis=0)
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
-        tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.promise.takes_local_steps else STATISTICS_TOLERANCE
+        tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.synchrony.takes_local_steps else STATISTICS_TOLERANCE
         tolerance = tolerances[self._precision] * _norm(fresh) + _ALWAYS_ALLOWED
         problem = f"the statistics that it pushed differ from those that were computed again: {_difference_text(pushed, fresh)}"
         findings.note("fresh statistics", _norm(pushed - fresh), tolerance, problem)
@@ -258,7 +258,7 @@ class Recomputation:
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
         """Compare the change of weights and slots by an update with the change by the equations of the update rule."""
         # With local steps, the workers apply the rule that needs whole matrices.
-        needed = () if self._mode.promise.takes_local_steps else self._steps.matrices
+        needed = () if self._mode.synchrony.takes_local_steps else self._steps.matrices
         shard, matrices = without_cut_matrices(sample.shards[index], needed)
         if any(matrix.size > LARGEST_MATRIX for matrix in needed):
             findings.leave_unchecked(f"the updates of matrices with more than {LARGEST_MATRIX:,} weights")

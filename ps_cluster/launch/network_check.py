@@ -54,7 +54,7 @@ class NetworkFacts(Row):
       schedule: the settings of the section `schedule` for that optimizer; empty if its rate is constant.
       no_rule: why `optimizer` is empty although the network was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
-      reading: how the network's outputs or the targets are interpreted, in words, if there is a choice.
+      interpretation: how the network's outputs or the targets are interpreted, in words, if there is a choice.
       metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better ("max" or
         "min"), or None if that is unknown. If `metrics` itself is None, these metrics are those of the objective.
     """
@@ -64,19 +64,19 @@ class NetworkFacts(Row):
     schedule: dict[str, JsonValue] = {}
     no_rule: Text | None = None
     not_alone: Text | None = None
-    reading: Text = ""
+    interpretation: Text = ""
     metrics: dict[Word, Literal["max", "min"] | None] | None = None
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network. A network of this package is not built, and only its `reading` is set.
+    """Return the facts about a network. A network of this package is not built, and only its `interpretation` is set.
 
     A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a
     network is built, because the import of TensorFlow takes some seconds. Raises UserError if the network can't be
     built, can't be trained here, or is not built within `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
-        return NetworkFacts(reading=OBJECTIVES[dataset.spec.objective].reading)
+        return NetworkFacts(interpretation=OBJECTIVES[dataset.spec.objective].interpretation)
     key = _key(config, dataset)
     if key not in _known:
         notify(f"building the network '{config.model.name}' once, to check it")
@@ -90,7 +90,7 @@ def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ig
 def described_objective(dataset: PackedDataset, facts: NetworkFacts) -> str:
     """Return in words what the network has to predict, and how the outputs or the targets are interpreted."""
     described = OBJECTIVES[dataset.spec.objective].described(dataset.spec.outputs)
-    return ", ".join(filter(None, (described, facts.reading)))
+    return ", ".join(filter(None, (described, facts.interpretation)))
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
@@ -190,7 +190,7 @@ def _answer(question: Question) -> NetworkFacts:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
-    facts = partial(NetworkFacts, not_alone=not_alone, reading=head.reading, metrics=metrics)
+    facts = partial(NetworkFacts, not_alone=not_alone, interpretation=head.interpretation, metrics=metrics)
     try:
         return facts(optimizer=optimizer_settings(model), schedule=schedule_settings(model))
     except ValueError as error:

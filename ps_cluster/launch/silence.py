@@ -73,7 +73,7 @@ class SilenceDetector:
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
-        self._waits = config.mode_kind.promise.waits
+        self._waits = config.mode_kind.synchrony.waits
         late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
         self._can_tell = config.mode_kind.has_parameter_servers and not late
         self._limits_now = self._limits = limits

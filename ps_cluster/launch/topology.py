@@ -10,7 +10,7 @@ import portpicker
 
 from ps_cluster.config.sections import nested
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task, leader_type
-from ps_cluster.config.user_layers import NamedLayer
+from ps_cluster.config.user_settings import SettingsSource
 from ps_cluster.process_variables import TF_CONFIG
 from ps_cluster.runs.rows import TaskRow
 from ps_cluster.system.addresses import host_and_port
@@ -89,11 +89,11 @@ class ClusterTopology:
         return tuple(self.cluster)
 
     @property
-    def size(self) -> NamedLayer:
-        """The numbers of workers and parameter servers, as a layer of settings."""
+    def size(self) -> SettingsSource:
+        """The numbers of workers and parameter servers, as settings."""
         keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
         counts = {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
-        return NamedLayer(self.origin.name, nested(counts))
+        return SettingsSource(self.origin.name, nested(counts))
 
     @property
     def tasks(self) -> tuple[Task, ...]:

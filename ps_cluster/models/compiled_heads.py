@@ -71,8 +71,8 @@ class CompiledHead(Head):
         self._loss = loss
 
     @property
-    def reading(self) -> str:
-        return self.of_prediction.reading
+    def interpretation(self) -> str:
+        return self.of_prediction.interpretation
 
     def targets(self, rows: PackedTargets) -> Targets:
         return self.of_prediction.targets(rows)

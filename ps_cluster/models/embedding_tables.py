@@ -158,7 +158,7 @@ class Tables:
             counts.append(tf.math.bincount(of_server, minlength=servers, maxlength=servers))
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
-    def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
+    def lookup_from(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
         """Return a look-up function that returns vectors from the pulled rows.
 
         `values`: the pulled rows of each group, [u, width]. The layers have to be called in the same order as in the

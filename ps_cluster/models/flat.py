@@ -264,7 +264,7 @@ class FlatNetwork:
         """
         dense, *of_groups = self.split_rows(weights, rows)
         given = Arguments(self.weights.split(dense), statistics, inputs, random_state)
-        passed, _ = self.run(given, self.tables.reading(of_groups, rows))
+        passed, _ = self.run(given, self.tables.lookup_from(of_groups, rows))
         return passed
 
     def run(self, given: Arguments, look_up: LookUp) -> tuple[Forward, list[int]]:

@@ -59,7 +59,7 @@ class Head(ABC):
         return found
 
     @property
-    def reading(self) -> str:
+    def interpretation(self) -> str:
         """A text that tells users how outputs or targets are interpreted; "" if there is only one way."""
         return ""
 
@@ -279,7 +279,7 @@ class OneOutputHead(ClassificationHead):
         super().adapt_to(end, losses)
 
     @property
-    def reading(self) -> str:
+    def interpretation(self) -> str:
         return f"distinguished by one {'probability' if self.of_probabilities else 'score'}"
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
@@ -384,7 +384,7 @@ class RegressionHead(ObjectiveHead):
             self._mean, self._std = np.zeros(()), np.ones(())
 
     @property
-    def reading(self) -> str:
+    def interpretation(self) -> str:
         return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:

@@ -146,7 +146,7 @@ class WideNetwork:
     ) -> PartedForward:
         """Run the forward pass, as described in `PartedNetwork.forward`. Each part belongs to one device."""
         given = Arguments(self._values_of(weights), statistics[0], inputs, random_state)
-        passed, _ = self._network.run(given, NO_TABLES.reading([], NO_ROWS))
+        passed, _ = self._network.run(given, NO_TABLES.lookup_from([], NO_ROWS))
         # The other devices have no statistics: theirs are empty.
         return PartedForward(passed.outputs, [passed.fresh, *statistics[1:]], passed.losses)
 

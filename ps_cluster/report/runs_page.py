@@ -124,14 +124,14 @@ def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
     Args:
       wait: waits for some seconds. If it returns False, the page is written one last time.
     """
-    idle, goes_on, pause_s = 0, True, REWRITE_S
-    while goes_on and idle < IDLE_POLLS:
+    idle, continues, pause_s = 0, True, REWRITE_S
+    while continues and idle < IDLE_POLLS:
         began = time.monotonic()
         runs = page.poll()
         page.write(runs, pause_s)
         idle = 0 if page.is_live(runs) else idle + 1
         pause_s = min(LONGEST_S, max(REWRITE_S, (time.monotonic() - began) / BUSY_SHARE))
-        goes_on = wait(pause_s)
+        continues = wait(pause_s)
     page.write(page.poll(), None)
 
 

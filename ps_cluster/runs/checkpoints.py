@@ -162,13 +162,13 @@ class EndedMark(Row):
     """The file checkpoints/ended.json, a mark that the checkpoint of `last_step` is the last one.
 
     Attributes:
-      goes_on: whether another leader will continue, so that more checkpoints may come.
+      is_continued: whether another leader will continue, so that more checkpoints may come.
       term: the leader's number (runs/leaders.py). If there are states of a later leader, the mark does not count.
     """
 
     last_step: Count
     outcome: TrainingOutcome
-    goes_on: bool = False
+    is_continued: bool = False
     term: Count = 0
 
     def completes(self, updates: int) -> bool:
@@ -471,10 +471,10 @@ def load_to_go_on(
 
 
 def mark_ended(
-    directory: Path, *, last_step: int, outcome: TrainingOutcome, goes_on: bool = False, term: int = 0
+    directory: Path, *, last_step: int, outcome: TrainingOutcome, is_continued: bool = False, term: int = 0
 ) -> None:
     """Write a mark that tells readers of the directory that no checkpoint comes after `last_step`."""
-    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
+    mark = EndedMark(last_step=last_step, outcome=outcome, is_continued=is_continued, term=term)
     write_json(directory / ENDED, mark.model_dump())
 
 

@@ -17,7 +17,7 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.tasks import Task
-from ps_cluster.config.user_layers import without_variables
+from ps_cluster.config.user_settings import without_variables
 from ps_cluster.errors import BAD_INPUT, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole

@@ -97,7 +97,7 @@ def train(job: TrainingJob) -> None:
     with RoundWatch(longest_round_s(), give_up) as watch:
         request = _train(config, session, run_updates, job.drain, lambda: watch.moved(longest_round_s()))
     if session.leads:
-        session.end(stopped=request != CONTINUE, goes_on=leading.alone and request == CONTINUE_LATER)
+        session.end(stopped=request != CONTINUE, is_continued=leading.alone and request == CONTINUE_LATER)
     elif not leading.alone:
         threading.Event().wait()  # the launcher stops this worker once worker 0 has ended
     if leading.alone:

@@ -65,7 +65,7 @@ def build(
     network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, leader_prefix=leader_prefix)
     # With local steps, workers update the matrices, and hold each of them as a whole. So the servers may cut matrices.
-    on_servers = replace(start, matrices=()) if config.mode_kind.promise.takes_local_steps else start
+    on_servers = replace(start, matrices=()) if config.mode_kind.synchrony.takes_local_steps else start
     arrangement = arrangement_of(network, len(devices), on_servers.matrices) if network.tables else None
     store = make_store(config, dataset, network, devices, on_servers.split(len(devices)), arrangement)
     step = TrainStep(

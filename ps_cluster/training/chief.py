@@ -70,7 +70,7 @@ def train(job: TrainingJob, build: Build = build) -> None:
         present=lambda: membership.present,
         start_again=partial(ask_to_start_again, leading) if leading.alone else None,
     ).run(drain)
-    outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    outcome = session.end(stopped=drain.is_set(), is_continued=leading.alone and not drain.for_good)
     membership.stop()
     tell_end(leading, [*servers, *membership.tasks], outcome, drain)
 

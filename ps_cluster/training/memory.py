@@ -191,7 +191,7 @@ def kept_by_worker(config: RunConfig) -> int:
     new leader frees them before it creates new variables.
     """
     left_out = under_way = int(config.loses_of_pushes)
-    if not config.mode_kind.promise.takes_local_steps:
+    if not config.mode_kind.synchrony.takes_local_steps:
         return left_out + under_way
     in_files = left_out + len(RULES[config.optimizer.rule].update.slot_names)
     return 3 * in_files + under_way + config.mode_kind.worker_vectors(config)

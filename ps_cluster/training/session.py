@@ -208,12 +208,12 @@ class Session:
             self._reporter.save_seconds = self.saver.last_seconds
             self._reporter.row_when_due(phase)
 
-    def end(self, *, stopped: bool, goes_on: bool = False) -> TrainingOutcome:
+    def end(self, *, stopped: bool, is_continued: bool = False) -> TrainingOutcome:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
           stopped: whether training was stopped early. Otherwise every update should be applied, unless training is broken.
-          goes_on: whether another leader will continue the training.
+          is_continued: whether another leader will continue the training.
         Returns:
           The outcome, as in the mark that training has ended.
         """
@@ -223,12 +223,12 @@ class Session:
             outcome, stopped = broken, stopped or not self.progress.completed
             log_line(f"the training ends with the outcome {broken} after {self.progress.applied:,} updates")
         self._reporter.end(self._result(outcome, None if stopped else self.progress.total))
-        goes_on = goes_on and outcome == "stopped"
+        is_continued = is_continued and outcome == "stopped"
         checkpoints.mark_ended(
             self._run_dir.checkpoints,
             last_step=self.progress.applied,
             outcome=outcome,
-            goes_on=goes_on,
+            is_continued=is_continued,
             term=self._term,
         )
         return outcome

@@ -68,7 +68,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     holders = [device_name(Task(WORKER, worker)) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher()).run(drain)
-    outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    outcome = session.end(stopped=drain.is_set(), is_continued=leading.alone and not drain.for_good)
     tell_end(leading, workers, outcome, drain)
 
 

@@ -67,7 +67,7 @@ class StepResult(NamedTuple):
     ids_checksum: tf.Tensor  # int64 [], the checksum of the examples' ids: see `data.batches.checksum_of`
 
 
-GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
+MayContinue: TypeAlias = "Callable[[], tf.Tensor]"
 """A function that is called after each local step, and returns whether the period continues, bool []."""
 
 
@@ -75,7 +75,7 @@ class PeriodLimits(NamedTuple):
     """The conditions that may end a period of local steps early."""
 
     batches: tf.Tensor | None = None  # int64 [], the number of the period's batches to take; None: all of them
-    goes_on: GoesOn | None = None  # None: the period always continues
+    may_continue: MayContinue | None = None  # None: the period always continues
 
 
 WHOLE_PERIOD = PeriodLimits()

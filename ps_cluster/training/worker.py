@@ -108,7 +108,7 @@ class TimedComputation:
         self._feedback: ErrorFeedback | None = None  # None: pushes lose nothing
         if config.loses_of_pushes:
             # The files are written after each push, so only modes with infrequent pushes have them.
-            files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
+            files = residual_files(0) if config.mode_kind.synchrony.takes_local_steps else ()
             lengths, name = [part.length for part in store.shards], f"{store.leader_prefix}/left-out"
             self._feedback = ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
         self._slow_down = SlowDown(
@@ -156,8 +156,8 @@ class TimedComputation:
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> StepResult:
             first = self._store.shards[0]
-            goes_on = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
-            limits = PeriodLimits(pulled.batches, goes_on)
+            may_continue = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
+            limits = PeriodLimits(pulled.batches, may_continue)
             return self._compute(step_id, pulled.weights, pulled.statistics, limits, pulled.rows)
 
         def zero() -> StepResult:

@@ -4,7 +4,7 @@ import os
 import signal
 
 from ps_cluster.tools.chaos.kind import FaultKind, Injection
-from ps_cluster.tools.chaos.signs import TrainingGoesOn
+from ps_cluster.tools.chaos.signs import TrainingContinues
 
 
 class Toy(FaultKind):
@@ -16,4 +16,4 @@ class Toy(FaultKind):
         scene.wait(1.0)
         for pid in scene.victims.values():
             os.kill(pid, signal.SIGCONT)
-        return Injection(scene.now(), [TrainingGoesOn(scene.now())])
+        return Injection(scene.now(), [TrainingContinues(scene.now())])

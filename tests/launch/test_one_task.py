@@ -116,7 +116,7 @@ def test_a_process_that_a_signal_has_ended_ends_the_command(loop, kind, endings)
 
 
 def test_a_leader_hands_the_signal_on_and_the_proof_decides_about_its_exit_code(loop):
-    checkpoints.mark_ended(loop.run_dir.checkpoints, last_step=5, outcome="stopped", goes_on=True)
+    checkpoints.mark_ended(loop.run_dir.checkpoints, last_step=5, outcome="stopped", is_continued=True)
     loop.time.at(1, lambda: row(loop, 3))
     asks_to_stop(loop, 2, signal.SIGTERM)
     ends(loop, 0)

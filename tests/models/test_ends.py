@@ -32,7 +32,7 @@ def ending(*end, loss=None, metrics=None):
 
 
 def reading(model):
-    return head_of(REGRESSION, model=model).reading
+    return head_of(REGRESSION, model=model).interpretation
 
 
 LOSSES = [loss for loss in vars(keras.losses).values() if isinstance(loss, type) and issubclass(loss, keras.Loss)]
@@ -156,7 +156,7 @@ def test_a_loss_weighs_the_numbers_of_a_row_against_each_other_as_in_the_targets
     means, deviations = np.array([300.0, 1.0, 5.0]), np.array([20.0, 0.5, 0.0])  # the last number never changes
     rows = ExampleSpec(ROW, ArrayField("float64", (3,), tuple(means), tuple(deviations)), "regression")
     head = head_of(rows, model=ending(LAYERS.Dense(3), loss=loss))
-    assert head.reading == IN_DEVIATIONS
+    assert head.interpretation == IN_DEVIATIONS
     real, outputs = RNG.normal(means, deviations, (8, 3)), tf.constant(RNG.normal(size=(8, 3)), tf.float32)
     targets, half = head.targets(tf.constant(real)), outputs / 2
     errors = [np.abs(head.of_prediction.prediction(one).numpy() - real) for one in (outputs, half)]
@@ -173,7 +173,7 @@ IMAGES = ExampleSpec({"image": ArrayField("uint8", (32, 32, 3))}, REGRESSION.tar
 def test_the_packages_own_networks_are_trained_in_standard_deviations(name):
     network = NETWORKS[name]
     model = network.build(IMAGES, network.Settings(name=name, precision="float32"))
-    assert head_of(IMAGES, model=model).reading == IN_DEVIATIONS
+    assert head_of(IMAGES, model=model).interpretation == IN_DEVIATIONS
 
 
 REAL = RNG.normal(size=[UPDATES, BATCH]).astype(np.float32)
@@ -234,7 +234,7 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     model = ending(end.from_config(end.get_config()), loss=loss)
     head, given = head_of(TWO, model=model), tf.constant(outputs, tf.float32)
     targets = head.targets(tf.constant(TRUE, tf.uint8))
-    assert head.reading == f"distinguished by one {said}"
+    assert head.interpretation == f"distinguished by one {said}"
     assert head.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
     both = np.concatenate([1 - shares, shares], 1)
     of_two = head.of_prediction

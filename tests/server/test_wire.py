@@ -284,7 +284,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
         assert 0 < len(counted) <= STEPS
         gradients = GRADIENTS[counted]
         name, begin = "left-out", ends[index] - part.length
-        if mode.promise.takes_local_steps:
+        if mode.synchrony.takes_local_steps:
             # A shard's exchange brings the steps since the one before: shard 1 has it in the middle of a period.
             first = 2 * counted - index
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)

@@ -147,7 +147,7 @@ def test_a_tick_counts_the_time_since_the_last_one_but_at_most_a_polling_interva
     assert told == pytest.approx([0.02, POLL_S, 0.1])
 
 
-@pytest.mark.parametrize("rests", [True, False])
+@pytest.mark.parametrize("is_paused", [True, False])
 def test_nothing_is_handed_out_at_rest(is_paused):
     handed = []
 

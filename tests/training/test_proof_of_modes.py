@@ -280,7 +280,7 @@ class Replicas:
             return tf.constant([float(stop), *digests], tf.float64)
 
         stopped = _train(config, session, run_updates, drain, lambda: None) != CONTINUE
-        session.end(stopped=stopped, goes_on=stopped)
+        session.end(stopped=stopped, is_continued=stopped)
         return json.loads(self._run_dir.training_result.read_text())["proof"]
 
 

@@ -68,7 +68,7 @@ class DropMethod(StalenessMethod[DropSettings]):
                 f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} "
                 "versions old, so all gradients would be dropped: choose a larger number"
             )
-        if settings.stop and not config.mode_kind.promise.takes_local_steps:
+        if settings.stop and not config.mode_kind.synchrony.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps")
         if settings.stop and config.shards > 1:  # one shard may accept a push that another would drop
             raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works only with 1")

@@ -258,7 +258,7 @@ class Muon(OptimizerRule[MuonsSettings]):
         settings = config.optimizer
         assert isinstance(settings, MatrixSettings)
         corrects = METHODS[config.staleness.method].correction is not Correction
-        uses_method = "staleness" not in mode.unused_settings and not mode.promise.takes_local_steps
+        uses_method = "staleness" not in mode.unused_settings and not mode.synchrony.takes_local_steps
         if settings.fixed_norm_every and corrects and uses_method:
             raise ValueError(
                 f"optimizer.fixed_norm_every: got {settings.fixed_norm_every}: staleness method "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
-from ps_cluster.config.user_layers import without_variables
+from ps_cluster.config.user_settings import without_variables
 from ps_cluster.errors import FAILED, NEVER_RETRY
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail, last_row

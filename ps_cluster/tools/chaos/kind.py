@@ -14,7 +14,15 @@ from ps_cluster.config.tasks import EVALUATOR, WORKER, OnDeaths, Task
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.hosted_run import HostedRun
 from ps_cluster.tools.chaos.launched_run import LaunchedRun
-from ps_cluster.tools.chaos.signs import Pids, Sign, TrainingBack, TrainingGoesOn, WorkerBack, new_process, worker_pids
+from ps_cluster.tools.chaos.signs import (
+    Pids,
+    Sign,
+    TrainingBack,
+    TrainingContinues,
+    WorkerBack,
+    new_process,
+    worker_pids,
+)
 
 Run = LaunchedRun | HostedRun
 
@@ -151,7 +159,7 @@ class Lasting(FaultKind):
     def inject(self, scene: Scene) -> Injection:
         with self.degraded(scene):
             scene.wait(self.seconds)
-        return Injection(scene.now(), [TrainingGoesOn(scene.now(), of=next(iter(scene.victims), None))])
+        return Injection(scene.now(), [TrainingContinues(scene.now(), of=next(iter(scene.victims), None))])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from ps_cluster.config.tasks import Task, leader_type
-from ps_cluster.config.user_layers import without_variables
+from ps_cluster.config.user_settings import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append

@@ -48,7 +48,7 @@ class TrainingBack(Sign):
         return None
 
 
-class TrainingGoesOn(Sign):
+class TrainingContinues(Sign):
     """A row of progress has more updates than the row before it, and both were written after the fault."""
 
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):

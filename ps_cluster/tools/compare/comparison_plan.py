@@ -21,7 +21,7 @@ from ps_cluster.config.schema import MOST_EPOCHS
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.config.setting_types import AUTO, COMPILED
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.user_layers import of_options, trust_names
+from ps_cluster.config.user_settings import of_options, trust_names
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
@@ -126,7 +126,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
         "arms": [
             {"mode": mode.name}
             for mode in MODES
-            if not mode.promise.takes_local_steps and mode.cluster.splits == "data"
+            if not mode.synchrony.takes_local_steps and mode.cluster.splits == "data"
         ],
         **(read_yaml(file) if file else {}),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.config.user_layers import without_variables
+from ps_cluster.config.user_settings import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import finding_this_package
 from ps_cluster.process_variables import CALLER_PID

@@ -51,7 +51,7 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
     if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
     found = [PredictedAndMeasured("examples/s", predicted.examples_per_second, measured.examples_per_second)]
-    if config.mode_kind.promise.is_stale and measured.staleness.mean is not None:
+    if config.mode_kind.synchrony.is_stale and measured.staleness.mean is not None:
         found.append(PredictedAndMeasured("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
 

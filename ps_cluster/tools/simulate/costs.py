@@ -113,7 +113,7 @@ class Costs(BaseModel):
 
     def of_mode(self, mode: str) -> Costs:
         """Return the costs of a step in this mode."""
-        if MODES[mode].promise.waits is not Waits.IN_ROUNDS:
+        if MODES[mode].synchrony.waits is not Waits.IN_ROUNDS:
             return self.model_copy(update={"round_push_seconds": 0.0})
         return self
 
@@ -171,7 +171,7 @@ class SimulatedCluster:
     @property
     def waits(self) -> Waits:
         """The event that a worker may have to wait for."""
-        return MODES[self.mode].promise.waits
+        return MODES[self.mode].synchrony.waits
 
     @property
     def gradients_per_update(self) -> int:

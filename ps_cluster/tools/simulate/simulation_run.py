@@ -192,9 +192,9 @@ def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
 
 def _local_steps(settings: SimulationSettings) -> int:
     mode, steps = MODES[settings.mode], settings.local_steps
-    if not mode.promise.takes_local_steps:
+    if not mode.synchrony.takes_local_steps:
         if steps is not None:
-            taking = ", ".join(mode.name for mode in MODES if mode.promise.takes_local_steps)
+            taking = ", ".join(mode.name for mode in MODES if mode.synchrony.takes_local_steps)
             raise UserError(f"--local-steps: got {steps}: only modes {taking} take local steps")
         return 1
     defaults = mode.Settings(name=mode.name)

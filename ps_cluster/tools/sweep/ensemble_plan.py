@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from ps_cluster.config import LONGEST_SECONDS, build_config, user_code
 from ps_cluster.config.sections import flat, joined
 from ps_cluster.config.setting_types import AUTO
-from ps_cluster.config.user_layers import of_options, settings_of_file
+from ps_cluster.config.user_settings import of_options, settings_of_file
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import counted

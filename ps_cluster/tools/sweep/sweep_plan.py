@@ -15,7 +15,7 @@ from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.sections import CHOICE_BY_SETTING, flat, joined, nested
 from ps_cluster.config.setting_types import AUTO
-from ps_cluster.config.user_layers import of_options, trust_names
+from ps_cluster.config.user_settings import of_options, trust_names
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error

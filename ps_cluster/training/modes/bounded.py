@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
+from ps_cluster.config.modes import ClusterShape, ModeSettings, Synchrony, Waits
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Tick
@@ -223,7 +223,7 @@ class BoundedShard(WaitingShard):
 class Bounded(DefaultMode):
     """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both.
 
-    It promises that no update is staler than `max_staleness`, and that no worker begins a step while it is more than
+    The mode guarantees that no update is staler than `max_staleness`, and that no worker begins a step while it is more than
     `max_clock_lag` finished steps ahead of the slowest worker that it waits for. Both bounds hold for every update,
     whichever worker dies: a push that would exceed a bound is dropped and computed again. The proof of a run checks
     `max_staleness`, but not `max_clock_lag`.
@@ -234,7 +234,7 @@ class Bounded(DefaultMode):
     Settings = BoundedSettings
     has_tables = True
     cluster = ClusterShape(most_parameter_servers=1)  # a single place must decide which worker may continue
-    promise = Promise(waits=Waits.FOR_A_BOUND)
+    synchrony = Synchrony(waits=Waits.FOR_A_BOUND)
     shard = BoundedShard
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ModeSettings, Promise
+from ps_cluster.config.modes import ModeSettings, Synchrony
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
@@ -22,7 +22,7 @@ from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
 from ps_cluster.server.update_rules.rule import make_rule
 from ps_cluster.training.modes.base import DefaultMode
-from ps_cluster.training.step import WHOLE_PERIOD, Compute, GoesOn, PeriodLimits, StepResult, TrainStep
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, MayContinue, PeriodLimits, StepResult, TrainStep
 from ps_cluster.training.worker_state import WorkerState
 
 
@@ -41,7 +41,7 @@ class LocalSettings(ModeSettings):
 class LocalMode(DefaultMode):
     """A mode whose step id stands for a period of `mode.local_steps` batches."""
 
-    promise = Promise(takes_local_steps=True)
+    synchrony = Synchrony(takes_local_steps=True)
 
     def batches_per_step(self, config: RunConfig) -> int:
         return LocalSettings.of(config).local_steps
@@ -74,33 +74,35 @@ def take_local_steps(
     so_far: PeriodSoFar,
     keep: np.ndarray,
     take: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[StepResult, tf.Tensor]],
-    goes_on: GoesOn | None = None,
+    may_continue: MayContinue | None = None,
 ) -> PeriodSoFar:
     """Take the steps of a period from `first` up to but not including `end`, one after the other.
 
     Args:
       keep: as for `Mode.worker_step`.
       take: computes one step: (position int64 [], `passed_on`, statistics) → (the step's result, the new `passed_on`).
-      goes_on: as in `PeriodLimits`.
+      may_continue: as in `PeriodLimits`.
     """
 
     from ps_cluster.data.batches import joined_checksum
 
-    def body(position: tf.Tensor, goes: tf.Tensor, before: PeriodSoFar) -> tuple[tf.Tensor, tf.Tensor, PeriodSoFar]:
+    def body(
+        position: tf.Tensor, continues: tf.Tensor, before: PeriodSoFar
+    ) -> tuple[tf.Tensor, tf.Tensor, PeriodSoFar]:
         result, passed_on = take(position, before.passed_on, before.statistics)
         loss, metric, rate = tf.unstack(before.numbers)
         rate = tf.where(position == 0, result.learning_rate, rate)
         numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
         examples, checksum = tf.unstack(before.seen)
         seen = tf.stack([examples + result.examples, joined_checksum(checksum, result.ids_checksum)])
-        if goes_on is not None:
+        if may_continue is not None:
             with tf.control_dependencies([passed_on]):
-                goes = tf.identity(goes_on())
-        return position + 1, goes, PeriodSoFar(passed_on, keep * before.statistics + result.fresh, numbers, seen)
+                continues = tf.identity(may_continue())
+        return position + 1, continues, PeriodSoFar(passed_on, keep * before.statistics + result.fresh, numbers, seen)
 
     start, last = (tf.constant(first, tf.int64), tf.constant(True), so_far), tf.cast(end, tf.int64)
     loop: tuple[tf.Tensor, tf.Tensor, PeriodSoFar] = tf.while_loop(
-        lambda position, goes, _: tf.logical_and(goes, position < last), body, start, parallel_iterations=1
+        lambda position, continues, _: tf.logical_and(continues, position < last), body, start, parallel_iterations=1
     )
     return loop[2]
 
@@ -121,7 +123,12 @@ class LocalOptimizer:
         self._taken = self.state.variable("taken", np.zeros([], np.int64))
 
     def take(
-        self, step: tf.Tensor, first: int, end: int | tf.Tensor, so_far: PeriodSoFar, goes_on: GoesOn | None = None
+        self,
+        step: tf.Tensor,
+        first: int,
+        end: int | tf.Tensor,
+        so_far: PeriodSoFar,
+        may_continue: MayContinue | None = None,
     ) -> PeriodSoFar:
         """Take the steps `first` up to `end` of period `step`, as `take_local_steps` does."""
         training, rule = self._training, self._rule
@@ -138,7 +145,7 @@ class LocalOptimizer:
                 counted = self._taken.assign_add(1, read_value=False)
             return result, after([counted], before)
 
-        return take_local_steps(first, end, so_far, training.keep, take, goes_on)
+        return take_local_steps(first, end, so_far, training.keep, take, may_continue)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
         """Keep the optimizer's state, or undo its changes (see `Compute.settle`). Returns a tensor to depend on."""
@@ -166,7 +173,7 @@ class LocalTraining(Compute):
     ) -> StepResult:
         """Take the steps of one period. Instead of a gradient, return the pulled weights minus the weights at the end.
 
-        If `limits.goes_on` ends a period early, the period is pushed anyway, and the shard drops the push.
+        If `limits.may_continue` ends a period early, the period is pushed anyway, and the shard drops the push.
         """
         local = LocalOptimizer(self, len(self.start.factors), weights.dtype)
         pulled = tf.cast(weights, tf.float32)
@@ -174,7 +181,7 @@ class LocalTraining(Compute):
         with tf.control_dependencies([loaded, local.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
         count = self.local_steps if limits.batches is None else limits.batches
-        ended = local.take(step, 0, count, PeriodSoFar.begin(begun, statistics), limits.goes_on)
+        ended = local.take(step, 0, count, PeriodSoFar.begin(begun, statistics), limits.may_continue)
         with tf.control_dependencies([ended.passed_on]):
             moved = pulled - local.weights.read_value()
         fresh = ended.statistics - self.kept * statistics

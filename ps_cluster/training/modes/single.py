@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.config.modes import ClusterShape, Promise
+from ps_cluster.config.modes import ClusterShape, Synchrony
 from ps_cluster.config.tasks import CHIEF
 from ps_cluster.training.modes.base import DefaultMode
 
@@ -13,5 +13,5 @@ class Single(DefaultMode):
     name = "single"
     description = "one process trains alone"
     cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has no workers")
-    promise = Promise(is_stale=False)
+    synchrony = Synchrony(is_stale=False)
     has_tables = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, Splits
+from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Splits, Synchrony
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
@@ -51,7 +51,7 @@ class SplitNetwork(DefaultMode):
     """A mode in which each worker holds a part of one network. Each part has a version and a ledger."""
 
     Settings = SplitSettings
-    promise = Promise(is_stale=False)
+    synchrony = Synchrony(is_stale=False)
     # A gradient is computed in parts, so no worker knows the norm of the whole gradient.
     unused_settings = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ClusterShape, Flow, Promise, Waits
+from ps_cluster.config.modes import ClusterShape, Flow, Synchrony, Waits
 from ps_cluster.config.tasks import ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.training.modes.base import DefaultMode
@@ -49,7 +49,7 @@ class Sync(DefaultMode):
         # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
         on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
     )
-    promise = Promise(waits=Waits.FOR_ALL_REDUCE, is_stale=False)
+    synchrony = Synchrony(waits=Waits.FOR_ALL_REDUCE, is_stale=False)
     shard = ReplicaShard
 
     def train(self, job: TrainingJob) -> None:

@@ -19,7 +19,7 @@ class SyncDilocoSettings(OuterSettings, SyncPsSettings):
 class SyncDiloco(OuterMode, SyncPs):
     """Rounds of local SGD: the mean of all workers' periods becomes one outer step.
 
-    It promises that every period of an update begins from the same version of the weights, so staleness is always 0. With
+    The mode guarantees that every period of an update begins from the same version of the weights, so staleness is always 0. With
     `backup_workers` a period that comes too late for its round is dropped.
 
     The cluster, the rounds (shard, step source and dispatch) and the checks of the settings are those of `SyncPs`. The
@@ -30,7 +30,7 @@ class SyncDiloco(OuterMode, SyncPs):
     description = "each worker trains alone for many steps; then the mean of their changes is one outer step"
     Settings = SyncDilocoSettings
     has_tables = False  # a worker's local steps change all weights
-    promise = replace(SyncPs.promise, takes_local_steps=True)
+    synchrony = replace(SyncPs.synchrony, takes_local_steps=True)
     unused_settings = frozenset({"staleness", "lookahead"})
 
     def label(self, config: RunConfig) -> str:

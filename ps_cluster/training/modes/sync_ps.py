@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
+from ps_cluster.config.modes import ClusterShape, ModeSettings, Synchrony, Waits
 from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
 from ps_cluster.models.rows import Rows
 from ps_cluster.runs.checkpoints import SLOT
@@ -190,7 +190,7 @@ class SyncPs(DefaultMode):
         # A round has a place for every worker, so it would wait for ever for a worker that is not restarted.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )
-    promise = Promise(waits=Waits.IN_ROUNDS, is_stale=False)
+    synchrony = Synchrony(waits=Waits.IN_ROUNDS, is_stale=False)
     shard = RoundShard
     step_source = Rounds
 

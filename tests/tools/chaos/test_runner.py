@@ -15,7 +15,7 @@ from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner
 from ps_cluster.tools.chaos.settings import ChaosSettings
-from ps_cluster.tools.chaos.signs import TrainingGoesOn
+from ps_cluster.tools.chaos.signs import TrainingContinues
 from tests.helpers.rows import progress_row
 
 CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worker", "evaluator"))
@@ -202,7 +202,7 @@ class LastingFault(FaultKind):
             scene.wait(5)
         finally:
             scene.run.trains = True
-        return Injection(scene.now(), [TrainingGoesOn(scene.now())])
+        return Injection(scene.now(), [TrainingContinues(scene.now())])
 
 
 def test_recovery_from_a_fault_that_lasts_counts_from_its_end():

@@ -1,6 +1,6 @@
 from ps_cluster.config.tasks import Task
 from ps_cluster.runs.result_rows import WorkerRow
-from ps_cluster.tools.chaos.signs import TrainingGoesOn, new_file
+from ps_cluster.tools.chaos.signs import TrainingContinues, new_file
 from tests.helpers.rows import progress_row
 
 
@@ -12,7 +12,7 @@ def test_a_worker_continues_with_an_update_of_its_own_and_training_with_any_upda
         )
         for time, applied, updates in ((9.0, 5, 4), (10.5, 9, 4), (11.0, 4, 4), (11.5, 5, 4), (12.0, 6, 5))
     ]  # fmt: skip
-    training, worker = TrainingGoesOn(10.0), TrainingGoesOn(10.0, of=Task("worker", 1))
+    training, worker = TrainingContinues(10.0), TrainingContinues(10.0, of=Task("worker", 1))
     # The updates in the first row after the fault may be from before it, and after a restart there are fewer.
     assert [sign.seen(rows, {}, 20.0) for sign in (training, worker)] == [11.5, 12.0]
 

@@ -13,7 +13,7 @@ from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.tools.chaos.hosted_run import HostedRun
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Run, Scene
-from ps_cluster.tools.chaos.signs import TrainingGoesOn
+from ps_cluster.tools.chaos.signs import TrainingContinues
 
 CUT_S, GONE_S, BAD_S = 30.0, 15.0, 10.0
 # A step of the default network moves a megabyte each way.
@@ -45,9 +45,9 @@ class HostVanishes(FaultKind):
         scene.wait(self._seconds)
         host.restore()
         run.restarter.held.difference_update(lost)
-        goes_on = TrainingGoesOn(began, until=scene.now())
+        is_continued = TrainingContinues(began, until=scene.now())
         # A task that has just ended, and waits to be started again, has no process.
-        return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
+        return Injection(scene.now(), [is_continued, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
 class OfTwoWorkers(FaultKind):

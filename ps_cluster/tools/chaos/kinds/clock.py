@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ps_cluster.tools.chaos.kind import FaultKind, Injection, Run, Scene
-from ps_cluster.tools.chaos.signs import TrainingGoesOn
+from ps_cluster.tools.chaos.signs import TrainingContinues
 
 BACK_S = 3600
 FILE_VARIABLE = "PS_CLUSTER_TEST_CLOCK"
@@ -51,7 +51,7 @@ class ClockSetBack(FaultKind):
             (shift,) = _SHIFT.unpack(file.read(_SHIFT.size))
             file.seek(0)
             file.write(_SHIFT.pack(shift - BACK_S))
-        return Injection(scene.now(), [TrainingGoesOn(scene.now())])
+        return Injection(scene.now(), [TrainingContinues(scene.now())])
 
 
 def _shift_file(folder: Path) -> Path:

@@ -1,6 +1,6 @@
-"""Read the layers of the user's settings: files, environment variables and options.
+"""Read the sources of the user's settings: files, environment variables and options.
 
-The user has written all of these layers, so the code that they name may be run. This is not true of the settings in a
+The user has written all of these settings, so the code that they name may be run. This is not true of the settings in a
 run directory, which may come from another person.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.schema import known_keys
-from ps_cluster.config.sections import CHOICES, ISOLATION_KEY, Layer, flat, merged, nested
+from ps_cluster.config.sections import CHOICES, ISOLATION_KEY, NestedSettings, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
@@ -28,28 +28,28 @@ _VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]
 
 
 @dataclass(frozen=True)
-class NamedLayer:
-    """A layer of settings with its origin."""
+class SettingsSource:
+    """The settings of one source, such as a file, a variable or the options, with the name of their origin."""
 
     origin: str  # the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options"
-    settings: Layer
+    settings: NestedSettings
     may_repeat: bool = False  # whether it may contain unused settings with their defaults, as config.yaml does
-    parts: tuple[NamedLayer, ...] = ()  # the layers from which it was merged, the lowest first
+    parts: tuple[SettingsSource, ...] = ()  # the sources from which it was merged, the lowest first
 
     def has(self, field: str) -> bool:
-        """Return whether the layer sets a dotted key, a section around the key, or a part of the key's value."""
+        """Return whether the source sets a dotted key, a section around the key, or a part of the key's value."""
         return any(
             f"{key}.".startswith(f"{field}.") or f"{field}.".startswith(f"{key}.") for key in flat(self.settings)
         )
 
     def origin_of(self, field: str) -> str:
-        """Return the origin of the part that sets a dotted key, or the origin of the layer if no part sets it."""
+        """Return the origin of the part that sets a dotted key, or the origin of the whole if no part sets it."""
         return next((part.origin for part in reversed(self.parts) if part.has(field)), self.origin)
 
 
-def of_file(file: Path) -> list[NamedLayer]:
-    """Return the layers of a file and of the files that it extends, the lowest first."""
-    found: list[NamedLayer] = []
+def of_file(file: Path) -> list[SettingsSource]:
+    """Return the settings of a file and of the files that it extends, the lowest first."""
+    found: list[SettingsSource] = []
     seen: set[Path] = set()
     where = ""  # the setting that names the file
     following: Path | None = file
@@ -65,19 +65,19 @@ def of_file(file: Path) -> list[NamedLayer]:
                 raise UserError(f"{path}: {EXTENDS}: at most {MOST_FILES} files extend each other: join some of them")
             following = _extended(path, settings.pop(EXTENDS), seen)
             where = f"{path}: {EXTENDS}: "
-        found.append(NamedLayer(str(path), trust_names(settings, path.absolute().parent), may_repeat=True))
+        found.append(SettingsSource(str(path), trust_names(settings, path.absolute().parent), may_repeat=True))
     return found[::-1]
 
 
-def settings_of_file(file: Path) -> Layer:
+def settings_of_file(file: Path) -> NestedSettings:
     """Return the merged settings of a file and of the files that it extends."""
-    return merged(*(layer.settings for layer in of_file(file)))
+    return merged(*(source.settings for source in of_file(file)))
 
 
-def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
-    """Return a layer for each variable PS_CLUSTER__SECTION__KEY. The value of the variable is read as YAML."""
+def of_environment(environment: Mapping[str, str]) -> list[SettingsSource]:
+    """Return the settings of each variable PS_CLUSTER__SECTION__KEY. The value of the variable is read as YAML."""
     given = ((name, _of_variable(name, environment[name])) for name in variables(environment))
-    return [NamedLayer(name, trust_names(nested({key: value}), Path.cwd())) for name, (key, value) in given]
+    return [SettingsSource(name, trust_names(nested({key: value}), Path.cwd())) for name, (key, value) in given]
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -102,22 +102,22 @@ def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
-    """Return the command's options as a layer of settings. `overrides`: dotted key → value."""
-    return NamedLayer(OPTIONS, trust_names(nested(overrides), Path.cwd()))
+def of_options(overrides: Mapping[str, Any]) -> SettingsSource:
+    """Return the settings of the command's options. `overrides`: dotted key → value."""
+    return SettingsSource(OPTIONS, trust_names(nested(overrides), Path.cwd()))
 
 
-def trust_names(layer: Layer, folder: Path) -> Layer:
-    """Trust the files of code that are named in a user's layer of settings. Return the layer with absolute paths."""
+def trust_names(settings: NestedSettings, folder: Path) -> NestedSettings:
+    """Trust the files of code that are named in a user's settings. Return the settings with absolute paths."""
     for choice in CHOICES:
-        if isinstance(name := choice.name_in(layer), str):
-            layer = merged(layer, {choice.section: {choice.key: choice.kinds.trust_name(name, folder)}})
-    return layer
+        if isinstance(name := choice.name_in(settings), str):
+            settings = merged(settings, {choice.section: {choice.key: choice.kinds.trust_name(name, folder)}})
+    return settings
 
 
-def names_of(layers: Iterable[NamedLayer]) -> str:
-    """Return the origins of all layers with settings, for an error about settings that do not fit together."""
-    return " and ".join(layer.origin for layer in layers if flat(layer.settings)) or OPTIONS
+def names_of(sources: Iterable[SettingsSource]) -> str:
+    """Return the origins of all sources that have settings, for an error about settings that do not fit together."""
+    return " and ".join(source.origin for source in sources if flat(source.settings)) or OPTIONS
 
 
 def _real(path: Path) -> Path:

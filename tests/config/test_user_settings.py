@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config import Resolved, build_config, resolve
 from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.sections import flat
-from ps_cluster.config.user_layers import MOST_FILES, NamedLayer, without_variables
+from ps_cluster.config.user_settings import MOST_FILES, SettingsSource, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.tools.compare.comparison_plan import read_comparison
@@ -78,7 +78,7 @@ def test_a_setting_is_chosen_though_its_value_is_the_default_and_a_recipes_is_no
 def test_a_layer_whose_value_was_dropped_with_its_choice_is_no_origin():
     """A recipe may have a setting for a rule in whose place the user has chosen another one."""
     config = build_config(None, {"staleness.method": "dc_constant"})
-    layer = NamedLayer("recipe", {"staleness": {"method": "dc_adaptive", "strength": 2.0}})
+    layer = SettingsSource("recipe", {"staleness": {"method": "dc_adaptive", "strength": 2.0}})
     assert Resolved(config, (layer,), {"staleness": {"strength": 2.0}}).origin("staleness.strength") == "recipe"
     merged = {"staleness": {"method": "dc_constant"}}
     assert Resolved(config, (layer,), merged).origin("staleness.strength") == "default of staleness method dc_constant"
