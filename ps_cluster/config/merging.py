@@ -64,7 +64,7 @@ class Resolved:
         return any(source.has(key) for source in self.sources[2:])
 
     def origin(self, key: str) -> str:
-        """Return where the value of a dotted key comes from: a source of settings, or the default of a choice such as the mode."""
+        """Return the origin of the value of a dotted key: a source of settings, or the default of a choice such as the mode."""
         values = flat(self.tree)
         having = [source for source in self.sources if source.has(key)]
         if key == ISOLATION_KEY:  # the strictest value counts, not the last one

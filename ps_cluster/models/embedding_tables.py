@@ -42,7 +42,7 @@ class Table:
     @property
     def rows(self) -> int:
         """The number of rows that the table has room for."""
-        return self.keyed.places if self.keyed else int(self.layer.input_dim)
+        return self.keyed.indices if self.keyed else int(self.layer.input_dim)
 
     @property
     def keyed(self) -> KeyedRows | None:
@@ -141,7 +141,7 @@ class Tables:
 
     def table_rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
         """Return the distinct rows that the calls look up, sorted by server. A step with an invalid id fails."""
-        ids, places, sizes, counts = [], [], [], []
+        ids, indices, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
             asked = [call for call in calls if call.table.group == group]
             of_calls = tf.stack([tf.size(call.ids) for call in asked])
@@ -153,10 +153,10 @@ class Tables:
                 distinct = tf.gather(distinct, order)
                 index = tf.gather(tf.math.invert_permutation(order), index)
             ids.append(distinct)
-            places.append(index)
+            indices.append(index)
             sizes.append(of_calls)
             counts.append(tf.math.bincount(of_server, minlength=servers, maxlength=servers))
-        return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
+        return Rows(tuple(ids), tuple(indices), tuple(sizes), tuple(counts))
 
     def lookup_from(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
         """Return a look-up function that returns vectors from the pulled rows.
@@ -166,8 +166,8 @@ class Tables:
         """
         # All calls share one gather and one split, because the gradient of a slice would be as large as all vectors.
         vectors = [
-            iter(tf.split(tf.gather(of_group, places), sizes, num=sizes.shape[0]))
-            for of_group, places, sizes in zip(values, rows.places, rows.sizes, strict=True)
+            iter(tf.split(tf.gather(of_group, indices), sizes, num=sizes.shape[0]))
+            for of_group, indices, sizes in zip(values, rows.indices, rows.sizes, strict=True)
         ]
 
         def look_up(layer: TableLayer, ids: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ class Rows(NamedTuple):
 
     # int64 [u], the numbers of the rows within the group, or their keys, sorted by the servers that have the rows
     ids: tuple[tf.Tensor, ...] = ()
-    places: tuple[tf.Tensor, ...] = ()  # int32 [k], for each id that is looked up, its index in `ids`
+    indices: tuple[tf.Tensor, ...] = ()  # int32 [k], for each id that is looked up, its index in `ids`
     sizes: tuple[tf.Tensor, ...] = ()  # int32 [calls], how many ids each call of a table's layer looks up
     counts: tuple[tf.Tensor, ...] = ()  # int32 [servers], how many of the rows each server has
     # The packed batch that looks up the rows, name → [B, ...]. It is kept so that the step need not read it again.

@@ -42,7 +42,7 @@ class ChangedVector:
             )
         self.shape = full.shape
         self._full, self._ranges, self._values = full, ranges, values
-        self._places = np.concatenate([[0], np.cumsum(lengths)])  # where each range begins in `values`, and the end
+        self._indices = np.concatenate([[0], np.cumsum(lengths)])  # where each range begins in `values`, and the end
 
     @property
     def ndim(self) -> int:
@@ -53,9 +53,9 @@ class ChangedVector:
         found = self._full[begin:end].copy()
         first = int(np.searchsorted(self._ranges[:, 1], begin, side="right"))
         last = max(first, int(np.searchsorted(self._ranges[:, 0], end)))
-        places = self._places[first : last + 1]
-        shifts = np.repeat(self._ranges[first:last, 0] - places[:-1], np.diff(places))
-        positions = np.arange(places[0], places[-1]) + shifts - begin
+        indices = self._indices[first : last + 1]
+        shifts = np.repeat(self._ranges[first:last, 0] - indices[:-1], np.diff(indices))
+        positions = np.arange(indices[0], indices[-1]) + shifts - begin
         inside = (positions >= 0) & (positions < len(found))
-        found[positions[inside]] = self._values[places[0] : places[-1]][inside]
+        found[positions[inside]] = self._values[indices[0] : indices[-1]][inside]
         return found

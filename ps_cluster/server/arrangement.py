@@ -43,14 +43,14 @@ class RowRange(NamedTuple):
         view = self._view(vector)
         view[...] = values.reshape(view.shape)
 
-    def positions(self, places: np.ndarray) -> np.ndarray:
-        """Convert positions in the part (`places`, int64 [k]) to positions in the network's vector, int64 [k]."""
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        """Convert positions in the part (`indices`, int64 [k]) to positions in the network's vector, int64 [k]."""
         found: np.ndarray
         if self.width == self.step == 1:  # the usual case: one operation creates only one array
-            found = places + (self.begin + self.first)
+            found = indices + (self.begin + self.first)
             return found
-        rows = self.first + places // self.width * self.step
-        found = self.begin + rows * self.width + places % self.width
+        rows = self.first + indices // self.width * self.step
+        found = self.begin + rows * self.width + indices % self.width
         return found
 
     def _view(self, vector: np.ndarray) -> np.ndarray:
@@ -76,8 +76,8 @@ class Listed:
     def put(self, vector: np.ndarray, values: np.ndarray) -> None:
         vector[..., self.listed] = values
 
-    def positions(self, places: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.listed[places]
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.listed[indices]
         return found
 
 
@@ -153,15 +153,15 @@ class Arrangement:
                         pieces.append(BlockPart(shard, place + before * width, rows))
                 yield Block(low, high, pieces)
 
-    def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
-        """Convert positions in a shard's vector to positions in the network's vector. `places` and result: int64 [k]."""
-        if len(self._of_shards[shard]) == 1:  # `places` may cover all weights, so avoid needless arrays
-            return self._of_shards[shard][0].positions(places)
-        ends, found = self._ends[shard], np.empty(len(places), np.int64)
-        number = np.searchsorted(ends, places, side="right")
+    def positions(self, shard: int, indices: np.ndarray) -> np.ndarray:
+        """Convert positions in a shard's vector to positions in the network's vector. `indices` and result: int64 [k]."""
+        if len(self._of_shards[shard]) == 1:  # `indices` may cover all weights, so avoid needless arrays
+            return self._of_shards[shard][0].positions(indices)
+        ends, found = self._ends[shard], np.empty(len(indices), np.int64)
+        number = np.searchsorted(ends, indices, side="right")
         for index, part in enumerate(self._of_shards[shard]):
             chosen = number == index
-            found[chosen] = part.positions(places[chosen] - (ends[index] - part.size))
+            found[chosen] = part.positions(indices[chosen] - (ends[index] - part.size))
         return found
 
 

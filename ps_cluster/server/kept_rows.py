@@ -19,15 +19,15 @@ V = TypeVar("V")
 class RowValues(NamedTuple, Generic[V]):
     """Everything that is kept for the rows of one table group. The fields are variables, their values, or their dtypes.
 
-    A row is identified by its place, or by its key in a table of keys (server/table_shard.py). The pulled rows may
+    A row is identified by its index, or by its key in a table of keys (server/table_shard.py). The pulled rows may
     differ from the pushed rows. In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to
     end.
     """
 
-    given_places: V  # int64 [u], the places or keys of the rows that the worker gets
+    given_indices: V  # int64 [u], the indices or keys of the rows that the worker gets
     given: V  # float32 [u * width], these rows as the worker gets them
     at_pull: V  # float32 [u * width], these rows as they are in the table at the pull
-    places: V  # int64 [u], the places of the rows that the update changes
+    indices: V  # int64 [u], the indices of the rows that the update changes
     keys: V  # int64 [u], the keys of these rows
     gradient: V  # float32 [u * width], the gradient of these rows, as received
     before: V  # float32 [1 + slots, u * width], the rows and slots before the update
@@ -47,46 +47,46 @@ class KeptRows:
         # process of a worker whose graph has a remote variable of unknown shape.
         self._kept = RowValues(*(tf.Variable("", trainable=False) for _ in _DTYPES))
 
-    def keep_given(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
+    def keep_given(self, indices: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
         """Keep the rows that a worker gets, and the same rows as they are in the table.
 
         Args:
-          places: int64 [u], the places or keys of the rows. rows: [u * width].
+          indices: int64 [u], the indices or keys of the rows. rows: [u * width].
         """
         return tf.group(
-            _keep(self._kept.given_places, places),
+            _keep(self._kept.given_indices, indices),
             _keep(self._kept.given, tf.cast(rows, tf.float32)),
-            _keep(self._kept.at_pull, self._in_table(places)),
+            _keep(self._kept.at_pull, self._in_table(indices)),
         )
 
-    def _in_table(self, places: tf.Tensor) -> tf.Tensor:
-        """Return rows as they are in the table, float32 [u * width]. `places`: the places or keys of the rows, int64 [u].
+    def _in_table(self, indices: tf.Tensor) -> tf.Tensor:
+        """Return rows as they are in the table, float32 [u * width]. `indices`: the indices or keys of the rows, int64 [u].
 
         This does not use the method that a pull uses, so that the proof (evaluation/recomputation.py) can find a
         mistake in that method. A table of keys is an exception: only that method finds the row of a key, so the proof
         can't find a mistake in that method.
         """
         if isinstance(self._table, KeyedTableShard):
-            return self._table.read(places, tf.float32)
-        return tf.reshape(tf.gather(self._table.rows, places), [-1])
+            return self._table.read(indices, tf.float32)
+        return tf.reshape(tf.gather(self._table.rows, indices), [-1])
 
-    def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
+    def keep_before(self, indices: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
         """Keep a gradient as received, [u * width], and the rows and slots before the update."""
         return tf.group(
-            _keep(self._kept.places, places),
-            _keep(self._kept.keys, self._table.keys_at(places)),
+            _keep(self._kept.indices, indices),
+            _keep(self._kept.keys, self._table.keys_at(indices)),
             _keep(self._kept.gradient, tf.cast(gradient, tf.float32)),
-            _keep(self._kept.before, self._now(places)),
+            _keep(self._kept.before, self._now(indices)),
         )
 
     def keep_after(self) -> tf.Operation:
-        places = tf.io.parse_tensor(self._kept.places.read_value(), tf.int64)
-        return _keep(self._kept.after, self._now(places))
+        indices = tf.io.parse_tensor(self._kept.indices.read_value(), tf.int64)
+        return _keep(self._kept.after, self._now(indices))
 
-    def _now(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the current rows and slots at some places, float32 [1 + slots, u * width]."""
+    def _now(self, indices: tf.Tensor) -> tf.Tensor:
+        """Return the current rows and slots at some indices, float32 [1 + slots, u * width]."""
         variables = [self._table.rows, *(self._table.slots[name] for name in self._slots)]
-        return tf.stack([tf.reshape(tf.gather(variable, places), [-1]) for variable in variables])
+        return tf.stack([tf.reshape(tf.gather(variable, indices), [-1]) for variable in variables])
 
     def read(self) -> RowValues[tf.Tensor]:
         """Return everything that is kept, in the form that `added_to` takes: serialised tensors, string [] each."""
@@ -103,15 +103,15 @@ class KeptRows:
         kept = RowValues[np.ndarray](
             *(tf.io.parse_tensor(value.numpy(), dtype).numpy() for value, dtype in zip(values, _DTYPES, strict=True))
         )
-        given_places, given, at_pull = kept.given_places, kept.given, kept.at_pull
+        given_indices, given, at_pull = kept.given_indices, kept.given, kept.at_pull
         keyed = dict(shard.keyed)
         if isinstance(self._table, KeyedTableShard):
-            # The proof compares only those pulled rows that have a place at the time of the push.
-            place_of = dict(zip(kept.keys.tolist(), kept.places.tolist(), strict=True))
-            at_push = np.array([place_of.get(key, -1) for key in given_places.tolist()], np.int64)
-            in_table = np.where(at_push < 0, -1, self._table.places_in_table(at_push))
-            keyed |= {f"{group}_keys": given_places, f"{group}_places": in_table, f"{group}_given": given}
-            has_row, given_places = np.repeat(at_push >= 0, self._table.width), at_push[at_push >= 0]
+            # The proof compares only those pulled rows that are in the table at the time of the push.
+            index_of = dict(zip(kept.keys.tolist(), kept.indices.tolist(), strict=True))
+            at_push = np.array([index_of.get(key, -1) for key in given_indices.tolist()], np.int64)
+            in_table = np.where(at_push < 0, -1, self._table.indices_in_table(at_push))
+            keyed |= {f"{group}_keys": given_indices, f"{group}_places": in_table, f"{group}_given": given}
+            has_row, given_indices = np.repeat(at_push >= 0, self._table.width), at_push[at_push >= 0]
             given, at_pull = given[has_row], at_pull[has_row]
 
         def positions(rows: np.ndarray) -> np.ndarray:
@@ -129,9 +129,9 @@ class KeptRows:
 
         return replace(
             shard,
-            positions=np.concatenate([shard.positions, positions(kept.places)]),
+            positions=np.concatenate([shard.positions, positions(kept.indices)]),
             given=np.concatenate([shard.given, given]),
-            given_positions=np.concatenate([shard.given_positions, positions(given_places)]),
+            given_positions=np.concatenate([shard.given_positions, positions(given_indices)]),
             rows_at_pull=np.concatenate([shard.rows_at_pull, at_pull]),
             gradient=np.concatenate([shard.gradient, kept.gradient]),
             keyed=keyed,

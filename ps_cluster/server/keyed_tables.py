@@ -1,7 +1,7 @@
 """Keep a server's part of a table whose rows are found by their keys, and decide which keys have a row.
 
     pull    keys ──►  rows; a key without a row gets its initial values. A pull changes nothing.
-    push    keys ──►  places of their rows. These steps come first, in the shard's critical section:
+    push    keys ──►  indices of their rows. These steps come first, in the shard's critical section:
               the version is noted as the last use of each key; a key that has expired counts as new
               a key that is pushed for the `admit_after`-th time is admitted; until then its gradients are dropped
               an admitted key gets an empty place in its bucket; if there is none, the row that was unused for longest
@@ -84,31 +84,31 @@ class KeyedTableShard(TableShard):
         for variable, part in zip(self.bookkeeping, parts, strict=True):
             variable.assign(part)
 
-    def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
+    def indices_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
         return ids
 
-    def keys_at(self, places: tf.Tensor) -> tf.Tensor:
-        return tf.gather_nd(self.keys, tf.stack([places // self.form.ways, places % self.form.ways], axis=1))
+    def keys_at(self, indices: tf.Tensor) -> tf.Tensor:
+        return tf.gather_nd(self.keys, tf.stack([indices // self.form.ways, indices % self.form.ways], axis=1))
 
-    def places_in_table(self, places: np.ndarray) -> np.ndarray:
-        """Return the places in the whole table, int64 [u], for places in the shard's part, int64 [u]."""
+    def indices_in_table(self, indices: np.ndarray) -> np.ndarray:
+        """Return the indices in the whole table, int64 [u], for indices in the shard's part, int64 [u]."""
         ways = self.form.ways
-        found: np.ndarray = (places // ways * self._part.servers + self._part.index) * ways + places % ways
+        found: np.ndarray = (indices // ways * self._part.servers + self._part.index) * ways + indices % ways
         return found
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Return the rows of some keys, concatenated, [u * width] in `dtype`. `wanted`: the keys, int64 [u]."""
         found, is_there = self._find(wanted)
         has_row = is_there & (found.columns < self.form.ways)
-        rows = tf.gather(self.rows, tf.where(has_row, self._places(found), 0))
+        rows = tf.gather(self.rows, tf.where(has_row, self._indices(found), 0))
         others = tf.where(~has_row)
         initial = self.form.initial(tf.gather(wanted, others[:, 0]))
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
-    def take_places(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def take_indices(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Record that an update uses some keys, and give a row to each key that is admitted.
 
-        See `TableShard.take_places`.
+        See `TableShard.take_indices`.
         """
         form, now = self.form, self._version.read_value()
         found, is_there = self._find(wanted)
@@ -130,8 +130,8 @@ class KeyedTableShard(TableShard):
                 tf.where(has_row, found.columns, -1), tf.where(is_admitted), begun.columns
             )
             has_row = columns >= 0
-            places = tf.boolean_mask(self._places(found._replace(columns=columns)), has_row)
-        return places, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
+            indices = tf.boolean_mask(self._indices(found._replace(columns=columns)), has_row)
+        return indices, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
 
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
         """Return the entries of some keys, and whether each key is in the shard and has not expired, bool [k]."""
@@ -143,8 +143,8 @@ class KeyedTableShard(TableShard):
             is_there &= unused <= self.form.expire_after
         return found, is_there
 
-    def _places(self, entries: _Entries) -> tf.Tensor:
-        """Return the places of the entries' rows, int64 [k]; -1 for a key that the shard does not hold."""
+    def _indices(self, entries: _Entries) -> tf.Tensor:
+        """Return the indices of the entries' rows, int64 [k]; -1 for a key that the shard does not hold."""
         return tf.where(entries.columns >= 0, entries.buckets * self.form.ways + entries.columns, -1)
 
     def _write(
@@ -201,6 +201,6 @@ class KeyedTableShard(TableShard):
 
     def _begin(self, entries: _Entries) -> tf.Operation:
         """Set the rows of some entries to their initial values, and the slots of these rows to their first values."""
-        places = self._places(entries)
-        rows = self.rows.scatter_update(tf.IndexedSlices(self.form.initial(entries.keys), places))
-        return tf.group(rows, self._rule.reset(places))
+        indices = self._indices(entries)
+        rows = self.rows.scatter_update(tf.IndexedSlices(self.form.initial(entries.keys), indices))
+        return tf.group(rows, self._rule.reset(indices))

@@ -164,7 +164,7 @@ class UpdateSamples:
           update, worker, version: int64 [].
           given: [vectors * n] in the dtype of the wire.
           statistics: float32 [m].
-          rows: for each group of tables, the places or keys, int64 [u], and the rows, [u * width].
+          rows: for each group of tables, the indices or keys, int64 [u], and the rows, [u * width].
         """
         reserved, awaited = self._reserved_for.read_value(), self._awaited.read_value()
         is_next = (
@@ -180,7 +180,7 @@ class UpdateSamples:
             parts = [self._state.weights, *(self._state.of_pull[name] for name in self._of_pull)]
             numbers = [self._state.of_pull[name].sparse_read(worker) for name in self._pull_numbers]
             given_rows = [
-                kept.keep_given(*places_and_rows) for kept, places_and_rows in zip(self._rows, rows, strict=True)
+                kept.keep_given(*indices_and_rows) for kept, indices_and_rows in zip(self._rows, rows, strict=True)
             ]
             return _write(
                 buffer,
@@ -252,8 +252,8 @@ class UpdateSamples:
 
     def _positions(self, buffer: tf.Tensor) -> tf.Tensor:
         """Return the positions of the weights that are kept at a buffer, int64 [count]."""
-        places = self._offsets.sparse_read(buffer) + self._stride * tf.range(self._count, dtype=tf.int64)
-        return places % max(1, self._length)
+        indices = self._offsets.sparse_read(buffer) + self._stride * tf.range(self._count, dtype=tf.int64)
+        return indices % max(1, self._length)
 
     def _parts(self, positions: tf.Tensor, worker: tf.Tensor) -> list[tf.Tensor]:
         """Return the weights and all slots at some positions, float32 [count] each."""

@@ -78,7 +78,7 @@ class Push(NamedTuple):
 
     def tensors(self) -> list[tf.Tensor]:
         """Return all tensors of the worker's message."""
-        of_rows = (*self.rows.places, *self.rows.gradients)
+        of_rows = (*self.rows.indices, *self.rows.gradients)
         return [self.step, self.version, self.gradient, self.fresh, self.columns, *of_rows]
 
 
@@ -226,7 +226,7 @@ class ParameterShard:
         self.push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
     def keep_samples(self) -> None:
-        """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
+        """Create the buffers for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
 
         Updates of rounds are not sampled if there are embedding tables: each worker pulls different rows, and an update
         changes the rows of all workers.
@@ -277,22 +277,22 @@ class ParameterShard:
         worker: tf.Tensor,
         needed: Needed = (),
         step: tf.Tensor | int = NO_STEP,
-        places: Sequence[tf.Tensor] = (),
+        indices: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
         """Return the answer to a pull for `step` (int64 []), read on the ps once everything `needed` is done.
 
         `read_message` and `read_rows` unpack the answer.
 
         Args:
-          places: int64 [u] for each group of tables, the places or keys of the rows that the step needs from this
+          indices: int64 [u] for each group of tables, the indices or keys of the rows that the step needs from this
             shard.
         """
         request = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
-        places = self._sent(places)
+        indices = self._sent(indices)
 
         def read() -> list[tf.Tensor]:
             worker, step = tf.unstack(request)
-            return self._answer(worker, step, places=places)
+            return self._answer(worker, step, indices=indices)
 
         # The dependency is on the ps. If `needed` is on the ps too, no message to the worker is necessary.
         with tf.device(self.device), tf.control_dependencies(needed):
@@ -318,17 +318,17 @@ class ParameterShard:
         return AnswerNumbers(*tf.unstack(numbers)).outcome
 
     def _answer(
-        self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, places: Sequence[tf.Tensor] = ()
+        self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, indices: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Return the answer to a pull that follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self.values_for(worker)
         with tf.control_dependencies(self._correction.on_pull(worker, weights)):
             weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
-        rows = [table.read(at, self.wire) for table, at in zip(self.tables, places, strict=True)]
+        rows = [table.read(at, self.wire) for table, at in zip(self.tables, indices, strict=True)]
         if self.samples is not None:
             update, puller = (version, tf.constant(ALL_WORKERS, tf.int64)) if self._in_rounds else (step, worker)
-            places_and_rows = list(zip(places, rows))
-            kept = self.samples.keep_given(update, puller, version, weights, statistics, places_and_rows)
+            indices_and_rows = list(zip(indices, rows))
+            kept = self.samples.keep_given(update, puller, version, weights, statistics, indices_and_rows)
             weights = after([kept], weights)
         numbers = AnswerNumbers(
             version,
@@ -367,7 +367,7 @@ class ParameterShard:
         with tf.device(self.device):
             return self.execute_push(arrived)
 
-    def exchange(self, push: Push, following: tf.Tensor, next_places: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
+    def exchange(self, push: Push, following: tf.Tensor, next_indices: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
         """Push, and return the answer to a pull for step `following` (int64 []).
 
         The shard handles no other message between the push and the pull. If `following` is NO_STEP, the answer holds
@@ -375,11 +375,11 @@ class ParameterShard:
         exchange enters the critical section only once.
 
         Args:
-          next_places: the places or keys of the rows for step `following`, as for `pull`.
+          next_indices: the indices or keys of the rows for step `following`, as for `pull`.
         """
         assert not self.capabilities.waits, "a worker would get the outcome WAIT"
         arrived, following = self._send_push(push, following)
-        places = self._sent(next_places)
+        indices = self._sent(next_indices)
 
         def enter() -> list[tf.Tensor]:
             outcome = self.receive(arrived)
@@ -388,7 +388,7 @@ class ParameterShard:
                 message: list[tf.Tensor] = tf.cond(
                     ends,
                     lambda: self._outcome_alone(outcome),
-                    lambda: self._answer(arrived.worker, following, outcome, places),
+                    lambda: self._answer(arrived.worker, following, outcome, indices),
                 )
                 return message
 
@@ -400,7 +400,7 @@ class ParameterShard:
         """Send a push to the ps in one message. Return the push and the worker's next step, both placed on the ps."""
         numbers = tf.stack([push.step, push.version, following])
         message = self.push_message.pack([*self.codec.encode(push.gradient), push.fresh, numbers, push.columns])
-        sent_rows = PushedRows(self._sent(push.rows.places), self._sent(push.rows.gradients))
+        sent_rows = PushedRows(self._sent(push.rows.indices), self._sent(push.rows.gradients))
         with tf.device(self.device):
             *sent, fresh, numbers, columns = self.push_message.unpack(message)
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, columns, sent_rows), numbers[2]
@@ -442,8 +442,8 @@ class ParameterShard:
         """Apply a push and write its row into the ledger; return APPLIED."""
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
-        used = [table.take_places(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
-        push = push._replace(rows=PushedRows([places for places, _ in used], [gradient for _, gradient in used]))
+        used = [table.take_indices(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
+        push = push._replace(rows=PushedRows([indices for indices, _ in used], [gradient for _, gradient in used]))
         change = partial(self.change, push, arrival, factor)
         if self.samples is None:
             version = change()
@@ -479,8 +479,8 @@ class ParameterShard:
         """Apply a push to the rows of embedding tables. Call this before `apply_gradient`, which counts the update."""
         rate, before = self._rule.used_rate(learning_rate), self.version.read_value()
         return [
-            table.apply(RowUpdate(places, gradient, rate, before, share))
-            for table, places, gradient in zip(self.tables, rows.places, rows.gradients, strict=True)
+            table.apply(RowUpdate(indices, gradient, rate, before, share))
+            for table, indices, gradient in zip(self.tables, rows.indices, rows.gradients, strict=True)
         ]
 
     def apply_gradient(

@@ -63,9 +63,9 @@ class ShardLedger:
           An operation that must run before the graph leaves the critical section.
         """
         steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
-        places = (self.accepted.read_value() + tf.range(count)) % self._window
+        indices = (self.accepted.read_value() + tf.range(count)) % self._window
         written = [
-            self._rows.scatter_update(tf.IndexedSlices(rows, places)),
+            self._rows.scatter_update(tf.IndexedSlices(rows, indices)),
             self._seen.scatter_update(tf.IndexedSlices(steps + 1, steps % self._window)),
         ]
         with tf.control_dependencies(written):

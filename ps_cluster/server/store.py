@@ -159,7 +159,7 @@ class ParameterStore:
 
     def pull_messages(self, worker: tf.Tensor, needed: Needed, step: tf.Tensor | int, rows: Rows = NO_ROWS) -> Messages:
         """Return every shard's answer to a pull as sent; `read_messages` unpacks it. Arguments: as for `pull`."""
-        return [pull(worker, needed, step, at) for pull, at in zip(self._pulls, self._places(rows), strict=True)]
+        return [pull(worker, needed, step, at) for pull, at in zip(self._pulls, self._indices(rows), strict=True)]
 
     def read_messages(self, messages: Messages, *, asks_for_step: bool, rows: Rows = NO_ROWS) -> Pulled:
         """Return the parameters in the shards' answers. Arguments: as for `pull`."""
@@ -194,13 +194,13 @@ class ParameterStore:
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
-    def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
-        """Return for each shard the places or keys of its rows in each group, int64 [u] (server/table_shard.py)."""
+    def _indices(self, rows: Rows) -> list[list[tf.Tensor]]:
+        """Return for each shard the indices or keys of its rows in each group, int64 [u] (server/table_shard.py)."""
         servers = len(self.shards)
         if servers == 1:
             return [list(rows.ids)]
         by_group = [
-            tf.split(table.places_or_keys(ids, servers), counts, num=servers)
+            tf.split(table.indices_or_keys(ids, servers), counts, num=servers)
             for table, ids, counts in zip(self.shards[0].tables, rows.ids, rows.counts)
         ]
         return [[by_server[server] for by_server in by_group] for server in range(servers)]
@@ -232,8 +232,8 @@ class ParameterStore:
 
         The answers also hold the outcome of the push, see `outcomes`.
         """
-        places_and_parts = zip(self._exchanges, self._parts_of(push), self._places(next_rows), strict=True)
-        return [exchange(part, following, places) for exchange, part, places in places_and_parts]
+        parts_and_indices = zip(self._exchanges, self._parts_of(push), self._indices(next_rows), strict=True)
+        return [exchange(part, following, indices) for exchange, part, indices in parts_and_indices]
 
     def _parts_of(self, push: StepPush) -> list[Push]:
         """Return each shard's part of a push."""
@@ -245,7 +245,8 @@ class ParameterStore:
         parts = tf.split(gradient, lengths, num=servers * (1 + len(sizes)))
         dense = [tf.ensure_shape(part, [length]) for part, length in zip(parts, self._weight_lengths)]
         pushed = [
-            PushedRows(places, parts[servers + server :: servers]) for server, places in enumerate(self._places(rows))
+            PushedRows(indices, parts[servers + server :: servers])
+            for server, indices in enumerate(self._indices(rows))
         ]
         fresh_parts = tf.split(fresh, self._statistic_lengths)
         columns_of_shards = tf.unstack(tf.broadcast_to(columns, [servers, columns.shape[-1]]))
@@ -429,18 +430,18 @@ class ParameterStore:
 
         def changed(block: Block) -> tuple[list[tuple[VectorOnServer, int, int]], np.ndarray, int]:
             """Return where a block's changed rows are on the servers and in the network's vector, and a row's width."""
-            places, positions, width = [], [], 1
+            pieces, positions, width = [], [], 1
             for part in block.parts:
                 vector = vectors[part.shard]
                 assert vector.changes is not None
                 first, begins, width = vector.changes.within(part.place, part.rows.size)
-                places.append((vector, first, first + len(begins) * width))
+                pieces.append((vector, first, first + len(begins) * width))
                 positions.append(block.begin + part.rows.positions(begins))
-            return places, np.concatenate(positions), width
+            return pieces, np.concatenate(positions), width
 
         def values(block: Block) -> np.ndarray:
-            places, positions, width = changed(block)
-            found = list(self._pool.map(lambda place: place[0].read(*place[1:], ahead), places))
+            pieces, positions, width = changed(block)
+            found = list(self._pool.map(lambda piece: piece[0].read(*piece[1:], ahead), pieces))
             ordered: np.ndarray = np.concatenate(found).reshape(-1, width)[np.argsort(positions)].reshape(-1)
             return ordered
 

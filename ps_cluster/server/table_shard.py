@@ -20,7 +20,7 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 class PushedRows(NamedTuple):
     """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables."""
 
-    places: Sequence[tf.Tensor] = ()  # int64 [u], the distinct places of the rows in the shard's part, or their keys
+    indices: Sequence[tf.Tensor] = ()  # int64 [u], the distinct indices of the rows in the shard's part, or their keys
     gradients: Sequence[tf.Tensor] = ()  # [u * width], in the wire's dtype
 
 
@@ -47,8 +47,8 @@ class TableShard:
         self.changed = tf.Variable(tf.zeros([len(values)], tf.bool), trainable=False)
         self._sum: tf.Variable | None = None
 
-    def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
-        """Return the numbers by which messages identify some rows, int64 [u]: places, or keys if it is a table of keys.
+    def indices_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
+        """Return the numbers by which messages identify some rows, int64 [u]: indices, or keys if it is a table of keys.
 
         Args:
           ids: int64 [u], the numbers of the rows in the group, or their keys.
@@ -69,20 +69,20 @@ class TableShard:
         """The slots of the rows and, after `keep_sum`, the sum of their gradients: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
-    def take_places(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the places of the rows that a push changes, int64 [v], and their gradients, [v x width].
+    def take_indices(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the indices of the rows that a push changes, int64 [v], and their gradients, [v x width].
 
         Args:
-          wanted: int64 [u], distinct places, or keys. gradient: [u * width].
+          wanted: int64 [u], distinct indices, or keys. gradient: [u * width].
         """
         return wanted, gradient
 
-    def keys_at(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the keys of the rows at some places, int64 [u]; int64 [0] if rows have no keys."""
+    def keys_at(self, indices: tf.Tensor) -> tf.Tensor:
+        """Return the keys of the rows at some indices, int64 [u]; int64 [0] if rows have no keys."""
         return tf.zeros([0], tf.int64)
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return some rows, concatenated, [u * width] in `dtype`. `wanted`: their places, or keys, int64 [u]."""
+        """Return some rows, concatenated, [u * width] in `dtype`. `wanted`: their indices, or keys, int64 [u]."""
         return tf.reshape(tf.cast(tf.gather(self.rows, wanted), dtype), [-1])
 
     # If an update is the mean of several pushes, their gradients are summed up until the update.
@@ -91,34 +91,34 @@ class TableShard:
         """Create the variables for the sum of gradients. Call it before any graph uses the sum."""
         with tf.device(self.rows.device):
             self._sum = tf.Variable(tf.zeros_like(self.rows), trainable=False)
-            self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # places, with repetitions
+            self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # indices, with repetitions
 
-    def add_to_sum(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Add the gradients of some rows, [u * width], to the sum. `places`: int64 [u]. `keep_sum` has to be called first."""
+    def add_to_sum(self, indices: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
+        """Add the gradients of some rows, [u * width], to the sum. `indices`: int64 [u]. `keep_sum` has to be called first."""
         assert self._sum is not None
-        touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), places], 0)
+        touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), indices], 0)
         return tf.group(
-            self._sum.scatter_add(tf.IndexedSlices(self._by_row(gradient), places)),
+            self._sum.scatter_add(tf.IndexedSlices(self._by_row(gradient), indices)),
             self._touched.assign(_as_text(touched), read_value=False),
-            self._note_change(places),
+            self._note_change(indices),
         )
 
     def summed(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the places of the rows that have a sum, int64 [u], and their sums, [u * width]."""
-        places, _ = tf.unique(tf.io.parse_tensor(self._touched.read_value(), tf.int64))
-        return places, tf.reshape(tf.gather(self._sum, places), [-1])
+        """Return the indices of the rows that have a sum, int64 [u], and their sums, [u * width]."""
+        indices, _ = tf.unique(tf.io.parse_tensor(self._touched.read_value(), tf.int64))
+        return indices, tf.reshape(tf.gather(self._sum, indices), [-1])
 
-    def clear_sum(self, places: tf.Tensor) -> tf.Operation:
-        """Set the sums of some rows to 0. `places`: int64 [u], all rows that have a sum."""
+    def clear_sum(self, indices: tf.Tensor) -> tf.Operation:
+        """Set the sums of some rows to 0. `indices`: int64 [u], all rows that have a sum."""
         assert self._sum is not None
-        zeros = tf.zeros([tf.size(places), self.width])
+        zeros = tf.zeros([tf.size(indices), self.width])
         return tf.group(
-            self._sum.scatter_update(tf.IndexedSlices(zeros, places)),
+            self._sum.scatter_update(tf.IndexedSlices(zeros, indices)),
             self._touched.assign(_as_text(tf.zeros([0], tf.int64)), read_value=False),
         )
 
     def after_restore(self) -> None:
-        """Find the rows whose restored sum is not 0, because checkpoints do not contain the places of these rows."""
+        """Find the rows whose restored sum is not 0, because checkpoints do not contain the indices of these rows."""
         if self._sum is not None:
             with tf.device(self.rows.device):
                 touched = tf.where(tf.reduce_any(self._sum != 0, axis=1))
@@ -127,10 +127,10 @@ class TableShard:
     def apply(self, update: RowUpdate) -> tf.Operation:
         """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u * width], and in the wire's dtype."""
         applied = self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
-        return tf.group(applied, self._note_change(update.places))
+        return tf.group(applied, self._note_change(update.indices))
 
-    def _note_change(self, places: tf.Tensor) -> tf.Operation:
-        return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(places)], True), places))
+    def _note_change(self, indices: tf.Tensor) -> tf.Operation:
+        return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(indices)], True), indices))
 
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
         """Reshape the concatenated gradients of rows, [u * width], to float32 [u, width]."""
@@ -149,6 +149,6 @@ def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
         )
 
 
-def _as_text(places: tf.Tensor) -> tf.Tensor:
+def _as_text(indices: tf.Tensor) -> tf.Tensor:
     """Serialise a vector to a string [], because a variable in a graph on several machines needs a fixed shape."""
-    return tf.io.serialize_tensor(places)
+    return tf.io.serialize_tensor(indices)

@@ -114,12 +114,12 @@ class TopK(Codec):
         self.fields = ((tf.float32, self._count), (tf.int32, self._count))
 
     def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        places = tf.math.top_k(tf.abs(vector), self._count, sorted=False).indices
-        return [tf.gather(vector, places), places]
+        indices = tf.math.top_k(tf.abs(vector), self._count, sorted=False).indices
+        return [tf.gather(vector, indices), indices]
 
     def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
-        values, places = sent
-        return tf.scatter_nd(places[:, None], values, [self._length])
+        values, indices = sent
+        return tf.scatter_nd(indices[:, None], values, [self._length])
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return self.decode(self.encode(vector))

@@ -26,14 +26,14 @@ Mistake = Callable[[], AbstractContextManager[object]]
 MISTAKES: dict[str, Mistake] = {}
 
 
-def _changes(*places: tuple[object, str]) -> Callable[[Callable], Callable]:
-    """Register a mistake: a function that replaces the methods at `places`, and gets the right method first."""
+def _changes(*indices: tuple[object, str]) -> Callable[[Callable], Callable]:
+    """Register a mistake: a function that replaces the methods at `indices`, and gets the right method first."""
 
     def register(wrong: Callable) -> Callable:
         @contextmanager
         def mistaken() -> Iterator[None]:
             with ExitStack() as stack:
-                for owner, name in places:
+                for owner, name in indices:
                     stack.enter_context(mock.patch.object(owner, name, _with_right(getattr(owner, name), wrong)))
                 yield
 
@@ -155,28 +155,28 @@ def an_update_is_applied_twice(right, self, *arguments):
 
 @_changes((TableShard, "apply"))
 def one_of_a_hundred_rows_is_not_updated(right, self, update):
-    chosen = tf.not_equal(update.places % 100, 1)
+    chosen = tf.not_equal(update.indices % 100, 1)
     of_rows = tf.boolean_mask(tf.reshape(update.gradient, [-1, self.width]), chosen)
-    return right(self, update._replace(places=tf.boolean_mask(update.places, chosen), gradient=of_rows))
+    return right(self, update._replace(indices=tf.boolean_mask(update.indices, chosen), gradient=of_rows))
 
 
 @_changes((TableShard, "apply"))
 def the_gradients_of_two_rows_are_exchanged(right, self, update):
-    exchanged = tf.concat([update.places[:2][::-1], update.places[2:]], 0)
-    return right(self, update._replace(places=exchanged))
+    exchanged = tf.concat([update.indices[:2][::-1], update.indices[2:]], 0)
+    return right(self, update._replace(indices=exchanged))
 
 
 @_changes((TableShard, "read"))
-def rows_of_other_places_are_given(right, self, places, dtype):
-    return right(self, tf.roll(places, 1, 0), dtype)
+def rows_of_other_indices_are_given(right, self, indices, dtype):
+    return right(self, tf.roll(indices, 1, 0), dtype)
 
 
 @_changes((TableShard, "read"))
-def rows_of_an_old_version_are_given(right, self, places, dtype):
+def rows_of_an_old_version_are_given(right, self, indices, dtype):
     if not hasattr(self, "stale"):
         with tf.init_scope():
             self.stale = tf.Variable(self.rows)
-    return tf.reshape(tf.cast(tf.gather(self.stale, places), dtype), [-1])
+    return tf.reshape(tf.cast(tf.gather(self.stale, indices), dtype), [-1])
 
 
 @_changes((ParameterShard, "record"))

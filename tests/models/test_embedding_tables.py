@@ -334,8 +334,8 @@ def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_n
     assert network.tables.widths == widths
     whole = passed(FlatNetwork(model), tf.constant(flatten(model.trainable_variables)), inputs)
     rows, of_tables = network.table_rows_of(inputs, STATE, servers), network.tables.take_values()
-    for ids, places, counts, values in zip(rows.ids, rows.places, rows.counts, of_tables, strict=True):
-        assert len(set(ids.numpy().tolist())) == len(ids) < len(values) and set(places.numpy()) == set(range(len(ids)))
+    for ids, indices, counts, values in zip(rows.ids, rows.indices, rows.counts, of_tables, strict=True):
+        assert len(set(ids.numpy().tolist())) == len(ids) < len(values) and set(indices.numpy()) == set(range(len(ids)))
         assert np.repeat(np.arange(servers), counts).tolist() == (ids.numpy() % servers).tolist(), "in order of servers"
 
     dense = tf.constant(flatten(network.variables))

@@ -110,11 +110,11 @@ def after_updates(stored, rule, steps):
     """Return weights and accumulator of the network's vector in numpy, float64: each step's gradient is its weights."""
     weights, squares = stored.first.astype(np.float64), np.full(len(stored.first), 0.1)
     for step in range(steps):
-        places = stored.positions(stored.rows(LOOKED_UP[step % len(LOOKED_UP)]))
-        gradient = weights[places]
-        squares[places] += gradient**2
-        rate = RATE / (np.sqrt(squares[places]) + 1e-7) if rule == "adagrad" else RATE
-        weights[places] -= rate * gradient
+        indices = stored.positions(stored.rows(LOOKED_UP[step % len(LOOKED_UP)]))
+        gradient = weights[indices]
+        squares[indices] += gradient**2
+        rate = RATE / (np.sqrt(squares[indices]) + 1e-7) if rule == "adagrad" else RATE
+        weights[indices] -= rate * gradient
     return weights, squares
 
 
@@ -130,7 +130,7 @@ def test_rows_that_are_pulled_are_those_of_the_network_in_the_order_of_their_ser
             begins = dict(zip(names, np.cumsum([0, *(SHAPES[name][0] for name in names)])))
             asked = [begins[name] + number for name in names for number in looked_up[name]]
             assert sorted(rows.ids[group].numpy()) == sorted(set(asked)), "each once"
-            assert rows.ids[group].numpy()[rows.places[group]].tolist() == asked
+            assert rows.ids[group].numpy()[rows.indices[group]].tolist() == asked
         count = sum(map(len, rows.ids))
         numbers = sum(len(ids) * width for ids, width in zip(rows.ids, [3, 2]))
         assert [int(value) for value in stored.store.row_counts(rows)] == [count, numbers]
@@ -275,8 +275,8 @@ def after_a_round(stored):
     """Return weights and accumulator after a round. Its gradient is the mean, to which a worker without a row adds 0."""
     total = np.zeros(len(stored.first))
     for worker in range(3):
-        places = stored.positions(stored.rows(LOOKED_UP[worker]))
-        total[places] += (worker + 1) * stored.first[places]
+        indices = stored.positions(stored.rows(LOOKED_UP[worker]))
+        total[indices] += (worker + 1) * stored.first[indices]
     mean, touched = total / 3, total != 0
     squares = 0.1 + mean**2
     weights = stored.first - np.where(touched, RATE * mean / (np.sqrt(squares) + 1e-7), 0)

@@ -68,8 +68,8 @@ def settings_of(rule):
 def by_rows(rule, share=None):
     """Return weights and slots, float32 [ROWS, WIDTH], after the updates of rows."""
     table = TableShard(FIRST, settings_of(rule))
-    for count, (places, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
-        rows = tf.constant(places, tf.int64), tf.constant(gradient.ravel(), tf.float32)
+    for count, (indices, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
+        rows = tf.constant(indices, tf.int64), tf.constant(gradient.ravel(), tf.float32)
         table.apply(RowUpdate(*rows, tf.constant(RATE), tf.constant(count, tf.int64), share))
     variables = {"weights": table.rows, **table.slots}
     return {name: variable.numpy().reshape(ROWS, WIDTH) for name, variable in variables.items()}
@@ -80,11 +80,11 @@ def by_equations(rule, share=None):
     settings = settings_of(rule)
     first = RULES[rule].update.first_values(settings)
     now = {"weights": FIRST.astype(np.float64)} | {name: np.full([ROWS, WIDTH], start) for name, start in first.items()}
-    for count, (places, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
-        slots = {name: array[places] for name, array in now.items()}
+    for count, (indices, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
+        slots = {name: array[indices] for name, array in now.items()}
         parts = UpdateParts(slots.pop("weights"), gradient, slots, RATE, count, np.ones(WIDTH), np.zeros(WIDTH), share)
         for name, made in RULES[rule].equation(settings, parts).items():
-            now[name][places] = made
+            now[name][indices] = made
     return now
 
 
@@ -102,15 +102,15 @@ def test_the_mean_of_a_round_is_applied_to_the_rows_of_all_its_pushes_and_the_su
     table = TableShard(FIRST, settings_of("sgd"))
     table.keep_sum()
     pushes = list(zip(TOUCHED[:2], GRADIENTS[:2]))
-    for places, gradient in pushes:
-        table.add_to_sum(tf.constant(places, tf.int64), tf.constant(gradient.ravel(), tf.float32))
-    places, total = table.summed()
+    for indices, gradient in pushes:
+        table.add_to_sum(tf.constant(indices, tf.int64), tf.constant(gradient.ravel(), tf.float32))
+    indices, total = table.summed()
     expected = np.zeros([ROWS, WIDTH])
     for rows, gradient in pushes:
         expected[rows] += gradient
-    assert sorted(places.numpy().tolist()) == [0, 1, 2, 5], "each row once"
-    np.testing.assert_allclose(total.numpy().reshape(-1, WIDTH), expected[places.numpy()], rtol=1e-6)
-    table.clear_sum(places)
+    assert sorted(indices.numpy().tolist()) == [0, 1, 2, 5], "each row once"
+    np.testing.assert_allclose(total.numpy().reshape(-1, WIDTH), expected[indices.numpy()], rtol=1e-6)
+    table.clear_sum(indices)
     assert not table.slots["sum"].numpy().any() and table.summed()[0].shape == [0]
 
 

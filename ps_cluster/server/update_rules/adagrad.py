@@ -74,7 +74,7 @@ class AdagradRows(RowRule[AdagradSettings]):
             lr=times(update.share, update.learning_rate),
             epsilon=self._settings.epsilon,
             grad=update.gradient,
-            indices=update.places,
+            indices=update.indices,
             use_locking=True,
         )
 

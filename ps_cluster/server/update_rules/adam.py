@@ -80,16 +80,16 @@ class LazyAdamRows(RowRule[AdamSettings]):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        settings, gradient, places = self._settings, update.gradient, update.places
-        before = {name: tf.gather(slot, places) for name, slot in self.slots.items()}
+        settings, gradient, indices = self._settings, update.gradient, update.indices
+        before = {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
         mean = running_mean(settings.momentum, before["mean"], times(update.share, gradient))
         variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
         rate = update.learning_rate * bias_correction(settings, update.updates_before)
         step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
         return tf.group(
-            self.slots["mean"].scatter_update(tf.IndexedSlices(mean, places)),
-            self.slots["variance"].scatter_update(tf.IndexedSlices(variance, places)),
-            self._rows.scatter_sub(tf.IndexedSlices(step, places)),
+            self.slots["mean"].scatter_update(tf.IndexedSlices(mean, indices)),
+            self.slots["variance"].scatter_update(tf.IndexedSlices(variance, indices)),
+            self._rows.scatter_sub(tf.IndexedSlices(step, indices)),
         )
 
 

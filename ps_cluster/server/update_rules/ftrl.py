@@ -114,18 +114,18 @@ class FtrlRows(RowRule[FtrlSettings]):
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         settings, slots = self._settings, self.slots
-        gradient, places, rate = update.gradient, update.places, update.learning_rate
+        gradient, indices, rate = update.gradient, update.indices, update.learning_rate
         if update.share is not None:  # the kernel can't scale the gradient in z alone
             variables = self._rows, slots["accumulator"], slots["linear"]
-            before = [tf.gather(variable, places) for variable in variables]
+            before = [tf.gather(variable, indices) for variable in variables]
             after = _step(settings, before, gradient, update.share * gradient, rate)
-            return tf.group(*(v.scatter_update(tf.IndexedSlices(new, places)) for v, new in zip(variables, after)))
+            return tf.group(*(v.scatter_update(tf.IndexedSlices(new, indices)) for v, new in zip(variables, after)))
         return tf.raw_ops.ResourceSparseApplyFtrl(
             var=self._rows.handle,
             accum=slots["accumulator"].handle,
             linear=slots["linear"].handle,
             grad=gradient,
-            indices=places,
+            indices=indices,
             lr=rate,
             l1=settings.l1,
             l2=settings.l2,

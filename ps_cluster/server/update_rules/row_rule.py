@@ -18,7 +18,7 @@ from ps_cluster.config.optimizer_rules import RULES, OwnSettings
 class RowUpdate(NamedTuple):
     """An update of some rows."""
 
-    places: tf.Tensor  # int64 [u], the distinct numbers of the rows
+    indices: tf.Tensor  # int64 [u], the distinct numbers of the rows
     gradient: tf.Tensor  # float32 [u, width]
     learning_rate: tf.Tensor  # float32 []
     updates_before: tf.Tensor  # int64 [], the number of updates applied to this shard before
@@ -39,12 +39,12 @@ class RowRule(ABC, Generic[OwnSettings]):
         self._first = RULES[settings.rule].update.first_values(settings)
         self.slots = {name: tf.Variable(tf.fill(rows.shape, one), trainable=False) for name, one in self._first.items()}
 
-    def reset(self, places: tf.Tensor) -> tf.Operation:
-        """Set the slots of some rows to their first values. `places`: int64 [u]."""
-        shape = [tf.size(places), self._rows.shape[1]]
+    def reset(self, indices: tf.Tensor) -> tf.Operation:
+        """Set the slots of some rows to their first values. `indices`: int64 [u]."""
+        shape = [tf.size(indices), self._rows.shape[1]]
         return tf.group(
             *(
-                slot.scatter_update(tf.IndexedSlices(tf.fill(shape, self._first[name]), places))
+                slot.scatter_update(tf.IndexedSlices(tf.fill(shape, self._first[name]), indices))
                 for name, slot in self.slots.items()
             )
         )

@@ -23,7 +23,7 @@ class SgdRows(RowRule[RuleSettings]):
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         step = times(update.share, update.learning_rate * update.gradient)
-        return self._rows.scatter_sub(tf.IndexedSlices(step, update.places))
+        return self._rows.scatter_sub(tf.IndexedSlices(step, update.indices))
 
 
 class Sgd(OptimizerRule[RuleSettings]):

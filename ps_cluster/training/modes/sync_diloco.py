@@ -19,8 +19,8 @@ class SyncDilocoSettings(OuterSettings, SyncPsSettings):
 class SyncDiloco(OuterMode, SyncPs):
     """Rounds of local SGD: the mean of all workers' periods becomes one outer step.
 
-    The mode guarantees that every period of an update begins from the same version of the weights, so staleness is always 0. With
-    `backup_workers` a period that comes too late for its round is dropped.
+    The mode guarantees that every period of an update begins from the same version of the weights, so staleness is
+    always 0. With `backup_workers` a period that comes too late for its round is dropped.
 
     The cluster, the rounds (shard, step source and dispatch) and the checks of the settings are those of `SyncPs`. The
     worker's step, the server's rule and their equations for the proof are those of `OuterMode`.

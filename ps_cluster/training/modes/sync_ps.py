@@ -149,13 +149,13 @@ class RoundShard(WaitingShard):
         """Apply the round's update; return the new version."""
         count = tf.cast(self._summed[0], tf.float32)
         of_rows = [table.summed() for table in self.tables]
-        rows = PushedRows([places for places, _ in of_rows], [total / count for _, total in of_rows])
+        rows = PushedRows([indices for indices, _ in of_rows], [total / count for _, total in of_rows])
         fresh = self._fresh_sum.read_value() / count
         version = self.apply_mean(self._sum.read_value() / count, self._rate[0], fresh, rows)
         with tf.control_dependencies([version]):
             of_round = (self._sum, self._fresh_sum, self._summed, self._waited_s)
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in of_round]
-            cleared += [table.clear_sum(places) for table, places in zip(self.tables, rows.places)]
+            cleared += [table.clear_sum(indices) for table, indices in zip(self.tables, rows.indices)]
             return after([*cleared, self.changed.notify_all()], version)
 
 
