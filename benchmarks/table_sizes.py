@@ -89,7 +89,7 @@ def settings_of(rows_per_table: int, width: int, servers: int, assignments: Mapp
 
 def measured(settings: Mapping[str, Any]) -> Measurement:
     """Train once, and return what was measured."""
-    samples: list[int] = []  # the resident memory of all servers together at each row of progress
+    samples: list[int] = []  # the resident memory of all servers together at each progress row
     with tempfile.TemporaryDirectory(prefix="table_sizes-") as folder:
         run_dir = RunDir(Path(folder) / "run")
 

@@ -115,7 +115,7 @@ class Result:
     def plot(self) -> Figure:
         """Return a figure of four panels: metric and loss, over time and over examples, for training and test examples.
 
-        The values of the training are means over the updates between two rows of progress.
+        The values of the training are means over the updates between two progress rows.
         """
         from matplotlib.figure import Figure  # it takes half a second to import
 

@@ -61,7 +61,7 @@ def train(
         `max_seconds` changes its time limit, `ps` the number of parameter servers, and `isolation` the private network; all
         other settings stay. If the network is code, give it again as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
-      on_progress: called with each row of progress during the training (`row.applied`, `row.loss`, …).
+      on_progress: called with each progress row during the training (`row.applied`, `row.loss`, …).
       on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A function that returns
         `ps_cluster.STOP` ends the training early.
       callbacks: Keras callbacks, which are called in this process at the end of each scored epoch (docs/python-api.md).

@@ -313,7 +313,7 @@ class _Evaluator:
                 refresh_evaluation(self._folder.run_dir, self._notify)
 
     def _signs_of_life(self) -> tuple[tuple[int, ...], int]:
-        """Return a value that changes when the training writes a checkpoint or a row of progress."""
+        """Return a value that changes when the training writes a checkpoint or a progress row."""
         progress, steps = self._folder.run_dir.progress, checkpoints.steps(self._folder.checkpoints)
         return tuple(steps), progress.stat().st_mtime_ns if progress.exists() else 0
 

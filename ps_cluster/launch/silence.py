@@ -19,7 +19,7 @@ LONGEST_ROW_S = 1.0
 
 
 class _Worker:
-    """A worker process, as the rows of progress show it. All times are in seconds."""
+    """A worker process, as the progress rows show it. All times are in seconds."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -89,7 +89,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
-        """Read a row of progress. `pids`: index → pid of the current worker processes."""
+        """Read a progress row. `pids`: index → pid of the current worker processes."""
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
         if row.phase == "saving":  # it repeats the previous row
             return

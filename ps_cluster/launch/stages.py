@@ -78,7 +78,7 @@ class StageClock:
         return self.stage in (RunStage.TRAINING, RunStage.DRAINING)
 
     def record_row(self, row: ProgressRow, now_s: float) -> bool:
-        """Read a row of progress from the leader. Return whether training begins with it."""
+        """Read a progress row from the leader. Return whether training begins with it."""
         self.limits = self._limits.for_waits_of(row.longest_wait_seconds)
         begins = self.stage is RunStage.STARTING and row.phase in BEGUN
         if begins:

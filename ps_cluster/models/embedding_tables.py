@@ -55,20 +55,20 @@ class Table:
 
 
 class TableCall(NamedTuple):
-    """A call of a table's layer. The ids, int64 [k], are numbers of the table's rows, or keys of a table of keys."""
+    """A call of a table's layer. The ids, int64 [k], are numbers of the table's rows, or keys of a dynamic embedding table."""
 
     table: Table
     ids: tf.Tensor
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a separate group, after all others."""
+    """The tables of a network, in groups of equal width. Each dynamic embedding table is a separate group, after all others."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
         self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))  # the width of each group
         self.tables: list[Table] = []  # in the order of the network's layers
-        self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → the table of keys that is this group
+        self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → the dynamic embedding table that is this group
         rows = [0] * len(self.widths)
         for layer in layers:
             if isinstance(layer, DynamicEmbedding):
@@ -91,7 +91,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values that a checkpoint has for the tables of keys, besides rows and slots."""
+        """The number of values that a checkpoint has for the dynamic embedding tables, besides rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
@@ -109,7 +109,7 @@ class Tables:
         return values
 
     def keyed_parts(self) -> dict[int, KeyedPart]:
-        """Return a mapping: number of a group → the table of keys that is this group, with its initial keys."""
+        """Return a mapping: number of a group → the dynamic embedding table that is this group, with its initial keys."""
         return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
 
     @contextmanager
@@ -183,7 +183,7 @@ class Tables:
 
 
 def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
-    """Return the keys of all calls of one table of keys, int64 [k]. A step with a reserved key fails."""
+    """Return the keys of all calls of one dynamic embedding table, int64 [k]. A step with a reserved key fails."""
     keys = tf.concat([call.ids for call in calls], 0)
     reserved = tf.boolean_mask(keys, tf.equal(keys, EMPTY))
     message = f"the DynamicEmbedding layer {calls[0].table.layer.name} got reserved keys:"

@@ -126,7 +126,7 @@ def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
     """Copy flat vectors into a model's variables. Raises ValueError if the length of a vector does not fit the model.
 
-    `keyed`: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
+    `keyed`: int64, the state of the dynamic embedding tables in a checkpoint (server/keyed_tables.py), or None.
     """
     for variables, vector, what in (
         (model.trainable_variables, weights, "weights"),
@@ -140,7 +140,7 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
     layers = [layer for layer in layers_of(model) if isinstance(layer, DynamicEmbedding) and layer.trainable]
     ends = np.cumsum([layer.form.state_size for layer in layers])
     if (0 if keyed is None else keyed.size) != (ends[-1] if layers else 0):
-        raise ValueError(f"the tables of keys of {model.name} have a different size than the given state")
+        raise ValueError(f"the dynamic embedding tables of {model.name} have another number of values than the state of the checkpoint")
     for layer, part in zip(layers, np.split(keyed, ends[:-1]) if keyed is not None else ()):
         layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
 

@@ -16,7 +16,7 @@ from ps_cluster.report.points import Point, scored_points, trained_points
 from ps_cluster.runs.result_rows import Measure, ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_ROWS = 1000  # the most rows of progress that are read
+MOST_ROWS = 1000  # the most progress rows that are read
 XAxis = Literal["train_seconds", "examples"]
 X_AXES: tuple[XAxis, ...] = get_args(XAxis)
 
@@ -26,7 +26,7 @@ class Curves:
     """The points of the curves of a run.
 
     Attributes:
-      trained: means over the updates between two rows of progress. For a long run, only some rows are read, evenly
+      trained: means over the updates between two progress rows. For a long run, only some rows are read, evenly
         spaced.
       tested: the scores of checkpoints.
       metric: the metric of the objective.

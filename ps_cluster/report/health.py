@@ -43,7 +43,7 @@ class HealthSign:
 class Member:
     """A process to probe.
 
-    `watches_rows`: whether this process writes the rows of progress, or has started the process that writes them.
+    `watches_rows`: whether this process writes the progress rows, or has started the process that writes them.
     """
 
     name: str
@@ -58,7 +58,7 @@ class HealthBounds:
     """The highest ages that are healthy, in seconds.
 
     Attributes:
-      age_s: the highest age of the last row of progress, and of the last update.
+      age_s: the highest age of the last progress row, and of the last update.
       save_s: the highest age of the newest checkpoint or snapshot, or None if any age is healthy.
     """
 
@@ -79,7 +79,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class HealthFacts:
-    """Everything that a probe looks at. `row`: the newest row of progress; None if there is none."""
+    """Everything that a probe looks at. `row`: the newest progress row; None if there is none."""
 
     run_dir: RunDir
     bounds: HealthBounds

@@ -63,7 +63,7 @@ class Seen:
     """What this process has seen of a run. Counters only grow: an update that is trained again counts again.
 
     Attributes:
-      row: the newest row of progress.
+      row: the newest progress row.
       score: the newest score.
       workers: the number of updates of each worker, by its index.
       pids: the newest process of each task.
@@ -84,7 +84,7 @@ class Seen:
     lines: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def with_row(self, row: ProgressRow) -> Seen:
-        """Return a copy that includes another row of progress. Counting begins at the first row."""
+        """Return a copy that includes another progress row. Counting begins at the first row."""
         before = self.row or row
         earlier, now = _updates_of_workers(before), _updates_of_workers(row)
         workers = {index: self.workers.get(index, 0) + _more(earlier[index], now[index]) for index in now}

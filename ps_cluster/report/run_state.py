@@ -38,7 +38,7 @@ class RunState:
     """The newest values that were reported about a run.
 
     Attributes:
-      row: the newest row of progress; None before the first one.
+      row: the newest progress row; None before the first one.
       predicts: what the network predicts, in words; if it is empty, the words of the objective are shown.
     """
 
@@ -169,7 +169,7 @@ class RunState:
 
     @property
     def progress_line(self) -> str:
-        """The newest row of progress as a line for logs."""
+        """The newest progress row as a line for logs."""
         done = f"{self.done} updates ({self.share_done:.0%})"
         return " · ".join((self.phase, done, *self.measures, *self.time_left))
 

@@ -67,7 +67,7 @@ class EndedRun:
     Attributes:
       wall_seconds: the seconds since the start of the command.
       began: the start of the command, in monotonic seconds.
-      life: the id of this start of the launcher, as in rows of progress.
+      life: the id of this start of the launcher, as in progress rows.
       restarts: how often each task was started again. Tasks that were never started again may be missing.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers during this command.
@@ -93,7 +93,7 @@ class EndedRun:
 def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> Summary:
     """Write summary.json and return it.
 
-    If the leader was killed before it wrote a result, the counts come from its last row of progress. Values that the
+    If the leader was killed before it wrote a result, the counts come from its last progress row. Values that the
     row does not have are null.
 
     Args:
@@ -190,7 +190,7 @@ def _write(run_dir: RunDir, summary: Summary) -> Summary:
 
 @dataclass
 class _ProgressTotals:
-    """Values that are computed from all rows of progress.
+    """Values that are computed from all progress rows.
 
     Attributes:
       last: the newest row.
@@ -225,7 +225,7 @@ class _ProgressTotals:
 
 
 def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> TrainingResult:
-    """Return the leader's result. If a newer row of progress exists, return the values of the newest row instead."""
+    """Return the leader's result. If a newer progress row exists, return the values of the newest row instead."""
     result = _read(run_dir.training_result, TrainingResult, notify)
     row = totals.last
     if result and row.applied <= result.updates.applied:

@@ -94,7 +94,7 @@ class LeaderStart:
         None: training begins when all workers are connected.
       wait_s: how long an evaluator waits for a sign of life from training [s]; infinite if a launcher limits the wait.
       lost_after_s: after this many seconds without an update, the steps of a dispatch are given to another worker too.
-      life: the unique id of the launcher's process, for rows of progress; None without a launcher.
+      life: the unique id of the launcher's process, for progress rows; None without a launcher.
     """
 
     alone: bool = False

@@ -136,7 +136,7 @@ class ProgressRow(WorkFile):
 
 
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
-    """Return the newest rows of progress with the work from metrics/work.json; unchanged if that file can't be read."""
+    """Return the newest progress rows with the work from metrics/work.json; unchanged if that file can't be read."""
     with contextlib.suppress(FileNotFoundError, UserError):
         newest = read_json(work, WorkFile) if rows else WorkFile()
         update = {"workers": newest.workers, "dispatches": newest.dispatches}
@@ -443,7 +443,7 @@ class ServerSize(Row):
 class TrainingNumbers(Row):
     """The numbers that describe a training. `tables`: None without embedding tables.
 
-    `keyed`: the occupancy of tables of keys in the last checkpoint. `bad_losses`: see `TallyState`.
+    `keyed`: the occupancy of dynamic embedding tables in the last checkpoint. `bad_losses`: see `TallyState`.
     """
 
     updates: Updates = Updates()

@@ -38,7 +38,7 @@ TaskType = Annotated[str, GetPydanticSchema(lambda _, handler: handler(Literal["
 
 
 class Launcher(Row):
-    """The process that started the tasks. `life`: the unique id of the process, also contained in rows of progress."""
+    """The process that started the tasks. `life`: the unique id of the process, also contained in progress rows."""
 
     pid: Pid
     life: Word | None = None

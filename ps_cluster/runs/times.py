@@ -132,7 +132,7 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
-        """Continue from the times in another leader's last row of progress.
+        """Continue from the times in another leader's last progress row.
 
         Args:
           stands_until: when the last update of the state to resume was applied; None: there is no such state.

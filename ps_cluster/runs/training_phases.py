@@ -1,4 +1,4 @@
-"""Name the phases of a training. The leader writes its phase into each row of progress."""
+"""Name the phases of a training. The leader writes its phase into each progress row."""
 
 from __future__ import annotations
 

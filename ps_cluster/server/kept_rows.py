@@ -19,7 +19,7 @@ V = TypeVar("V")
 class RowValues(NamedTuple, Generic[V]):
     """Everything that is kept for the rows of one table group. The fields are variables, their values, or their dtypes.
 
-    A row is identified by its index, or by its key in a table of keys (server/table_shard.py). The pulled rows may
+    A row is identified by its index, or by its key in a dynamic embedding table (server/table_shard.py). The pulled rows may
     differ from the pushed rows. In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to
     end.
     """
@@ -63,7 +63,7 @@ class KeptRows:
         """Return rows as they are in the table, float32 [u * width]. `indices`: the indices or keys of the rows, int64 [u].
 
         This does not use the method that a pull uses, so that the proof (evaluation/recomputation.py) can find a
-        mistake in that method. A table of keys is an exception: only that method finds the row of a key, so the proof
+        mistake in that method. A dynamic embedding table is an exception: only that method finds the row of a key, so the proof
         can't find a mistake in that method.
         """
         if isinstance(self._table, KeyedTableShard):

@@ -43,7 +43,7 @@ class _Entries(NamedTuple):
 
 
 class KeyedTableShard(TableShard):
-    """A server's part of a table of keys.
+    """A server's part of a dynamic embedding table.
 
     Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for a row.
 

@@ -63,7 +63,7 @@ class ShardCheckpoint:
 
     @property
     def _keyed_sizes(self) -> list[int]:
-        """The number of values that a checkpoint has for each table of keys, besides the table's rows and slots."""
+        """The number of values that a checkpoint has for each dynamic embedding table, besides the table's rows and slots."""
         return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
 
     @graph

@@ -307,7 +307,7 @@ class ParameterStore:
             accepted_steps: int64 [ps, 1 + k], for each shard `closed`, then id + 1 of each accepted step from
               `closed` on, then zeros.
             counts: int64 [ps, len(COUNTS)].
-            keyed: int64 [k], see `KEYED`; only if there are tables of keys.
+            keyed: int64 [k], see `KEYED`; only if there are dynamic embedding tables.
             changed: int64 [k, 2], ranges of the network's vector; only with `extent` CHANGED and embedding tables.
           With embedding tables, the weights and slots are `Pieces`.
         """
@@ -318,7 +318,7 @@ class ParameterStore:
 
     @property
     def keyed_forms(self) -> list[KeyedRows]:
-        """The `KeyedRows` of each table of keys, in the order in which a checkpoint has the tables."""
+        """The `KeyedRows` of each dynamic embedding table, in the order in which a checkpoint has the tables."""
         return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
 
     @property

@@ -48,7 +48,7 @@ class TableShard:
         self._sum: tf.Variable | None = None
 
     def indices_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
-        """Return the numbers by which messages identify some rows, int64 [u]: indices, or keys if it is a table of keys.
+        """Return the numbers that identify some rows in messages, int64 [u]: indices, or keys in a dynamic embedding table.
 
         Args:
           ids: int64 [u], the numbers of the rows in the group, or their keys.

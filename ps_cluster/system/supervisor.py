@@ -70,7 +70,7 @@ class TaskExit:
     def __str__(self) -> str:
         if self.pid is None:
             return with_log(f"{self.task} could not be started: {self.last_line}", self.log)
-        # The last line of a killed task is often a row of progress, and not the reason.
+        # The last line of a killed task is often a progress row, and not the reason.
         killed = self.exit_code < 0 and not self.error.time
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"

@@ -9,7 +9,7 @@ gradients:
                   the weights
 
 A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
-the wire is not float32. Worker 0 also writes the checkpoints, the rows of progress, the ledger and the result.
+the wire is not float32. Worker 0 also writes the checkpoints, the progress rows, the ledger and the result.
 TF_CONFIG names the workers.
 """
 

@@ -95,7 +95,7 @@ def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
 
     Args:
       numbers: the number of weights in all tables.
-      keys: the number of int64 values that tables of keys use to record the row of each key.
+      keys: the number of int64 values that dynamic embedding tables use to record the row of each key.
     """
     of_keys = round((SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * 8 * keys)
     others = LEADER_TABLE_COPIES

@@ -27,7 +27,7 @@ STALENESS_EVERY_S = 5.0
 
 
 class Reporter:
-    """Writes rows of progress to metrics/progress.jsonl and to TensorBoard."""
+    """Writes progress rows to metrics/progress.jsonl and to TensorBoard."""
 
     def __init__(self, config: RunConfig, run_dir: RunDir, progress: RunProgress):
         self._config = config
@@ -62,7 +62,7 @@ class Reporter:
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
             log_line(
-                DISK_REFUSES(f"training continues, but a row of progress can't be written: {one_line(str(error), 200)}")
+                DISK_REFUSES(f"training continues, but a progress row can't be written: {one_line(str(error), 200)}")
             )
 
     def saving(self) -> None:
@@ -94,9 +94,9 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """Count `rows` more rows that were read for the proof and the tables. Write a row of progress when one is due.
+        """Count `rows` more rows that were read for the proof and the tables. Write a progress row when one is due.
 
-        Without these rows of progress, a long phase "writing" would look like a standstill.
+        Without these progress rows, a long phase "writing" would look like a standstill.
         """
         self._written += rows
         self.row_when_due("writing")

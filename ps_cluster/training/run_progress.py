@@ -98,7 +98,7 @@ class RunProgress:
         self._dispatches = OpenDispatches()
         self._handing_out = threading.Lock()  # the chief hands out steps in one thread and reads the ledger in another
         self._tally = AppliedTotals()
-        self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last row of progress
+        self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last progress row
         self._recent: deque[_Totals] = deque()  # within RATE_WINDOW_S
         # (worker, pid) → when its newest update was applied, unix s.
         self._last_update: dict[tuple[int, int], float] = {}
@@ -214,7 +214,7 @@ class RunProgress:
         self._tally.add(rows, seconds)
         self._measure(rows)
         for name in SUMMED:
-            # Rows of progress have the learning rate that was applied. Rows of the ledger have the scheduled learning rate.
+            # Progress rows have the learning rate that was applied. Rows of the ledger have the scheduled learning rate.
             applied = rows["rate_factor"] if name == "learning_rate" else 1.0
             self._sums[name] += float((rows[name] * applied).sum())
         self._summed_rows += len(rows)

@@ -45,7 +45,7 @@ class SessionStart:
       progress: the progress so far; after a resume, the progress of the checkpoint.
       leads: whether this process writes into the run directory. If several processes train, only one leads.
       resumed: the checkpoint from which training continues; None if training begins anew.
-      reporter: writes the rows of progress.
+      reporter: writes the progress rows.
       term: the leader's term (runs/leaders.py), which is part of the names of its files.
     """
 

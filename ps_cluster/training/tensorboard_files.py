@@ -57,7 +57,7 @@ class _Writer:
 
 
 class TrainingWriter(_Writer):
-    """Writes a run's rows of progress to tensorboard/training. TensorBoard's step is the number of updates applied."""
+    """Writes a run's progress rows to tensorboard/training. TensorBoard's step is the number of updates applied."""
 
     def __init__(self, run_dir: RunDir):
         super().__init__(run_dir.tensorboard / "training")

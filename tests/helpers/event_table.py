@@ -194,7 +194,7 @@ ACTION_NAMES = {kind.__name__ for kind in get_args(ea.Action)}
 
 
 def row(applied, phase="training", written=0, wait_s=0.0, train_s=0.0):
-    """The leader writes a row of progress: how long to wait for the next update, and how long training has taken."""
+    """The leader writes a progress row: how long to wait for the next update, and how long training has taken."""
     progress = progress_row(applied, phase, written=written, longest_wait_seconds=wait_s, train_seconds=train_s)
 
     def event(run):

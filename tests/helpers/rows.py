@@ -4,7 +4,7 @@ from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 
 
 def progress_row(applied: int = 0, phase: str = "training", **fields) -> ProgressRow:
-    """Return a row of progress with as many updates scheduled as applied, unless `fields` say otherwise."""
+    """Return a progress row with as many updates scheduled as applied, unless `fields` say otherwise."""
     return ProgressRow(**{"phase": phase, "applied": applied, "scheduled": applied} | fields)
 
 

@@ -53,7 +53,7 @@ LIMITS = RunLimits(
 
 
 class FakeView:
-    """Notes what it is told; `at_progress` is called once, with the first row of progress."""
+    """Notes what it is told; `at_progress` is called once, with the first progress row."""
 
     def __init__(self, at_progress=lambda: None):
         self.notices, self.rows, self.scores, self.states = [], [], [], []

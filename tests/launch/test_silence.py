@@ -1,4 +1,4 @@
-"""Which workers are found silent, and when, in the rows of progress of a simulated training."""
+"""Which workers are found silent, and when, in the progress rows of a simulated training."""
 
 import math
 from collections import Counter

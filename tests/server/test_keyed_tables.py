@@ -29,7 +29,7 @@ RATE, STEPS, WIDTH, UPDATES = 0.1, 30, 3, 20
 
 
 class Stored:
-    """A store whose network has an ordinary table, dense weights and a table of keys."""
+    """A store whose network has an ordinary table, dense weights and a dynamic embedding table."""
 
     def __init__(self, servers, budget=96, **form):
         keras.utils.set_random_seed(0)

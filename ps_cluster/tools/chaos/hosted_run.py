@@ -139,7 +139,7 @@ class HostedRun:
         return self._output / f"{task}.out"
 
     def new_rows(self) -> Sequence[ProgressRow]:
-        """Return the rows of progress since the last call."""
+        """Return the progress rows since the last call."""
         rows = with_work(self.files.work, self._progress.new_rows())
         for row in rows:
             self._rolled_back += max(0, self._applied - row.applied)
@@ -156,7 +156,7 @@ class HostedRun:
             os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> TrainingResult:
-        """Return the leader's result, with the number of rolled back updates, which only rows of progress show."""
+        """Return the leader's result, with the number of rolled back updates, which only progress rows show."""
         self.new_rows()
         said = read_json(self.files.training_result, TrainingResult)
         return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self._rolled_back})})

@@ -40,7 +40,7 @@ class Scene:
     Attributes:
       victims: the pid of each task to hit.
       whole_cluster: whether chief, parameter servers and workers should restart.
-      last_row: the newest row of progress.
+      last_row: the newest progress row.
       now: returns monotonic seconds.
       kill: sends a signal to a process, as `os.kill`.
       wait_for: waits until the condition holds. It raises ChaosFailed with the problem if that takes longer than the given

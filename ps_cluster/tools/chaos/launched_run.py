@@ -93,7 +93,7 @@ class LaunchedRun:
         return last_line_of(self._output)
 
     def new_rows(self) -> Sequence[ProgressRow]:
-        """Return the rows of progress since the last call."""
+        """Return the progress rows since the last call."""
         return with_work(self.files.work, self._progress.new_rows())
 
     def running(self) -> dict[Task, int]:
@@ -102,7 +102,7 @@ class LaunchedRun:
 
     @property
     def leader_log(self) -> Path:
-        """Log of the task that writes checkpoints and rows of progress."""
+        """Log of the task that writes checkpoints and progress rows."""
         return self.files.log(Task(leader_type({task.type for task in self._tasks()}), 0))
 
     def _tasks(self) -> dict[Task, int]:

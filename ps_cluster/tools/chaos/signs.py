@@ -24,7 +24,7 @@ class Sign(ABC):
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
         """Return the time at which the sign came, in monotonic seconds; None if it has not come.
 
-        `rows`: the rows of progress since the last call. `running`: the tasks that run now. `now`: monotonic seconds.
+        `rows`: the progress rows since the last call. `running`: the tasks that run now. `now`: monotonic seconds.
         """
 
 
@@ -49,7 +49,7 @@ class TrainingBack(Sign):
 
 
 class TrainingContinues(Sign):
-    """A row of progress has more updates than the row before it, and both were written after the fault."""
+    """A progress row has more updates than the row before it, and both were written after the fault."""
 
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
