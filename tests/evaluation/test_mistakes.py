@@ -49,7 +49,7 @@ WITH_TABLES = {"async, tables, 2 ps", "bounded, tables"}
 ONLY_IN = {
     "one of a hundred rows is not updated": WITH_TABLES,
     "the gradients of two rows are exchanged": WITH_TABLES,
-    "rows of other places are given": WITH_TABLES,
+    "rows of other indices are given": WITH_TABLES,
     "rows of an old version are given": WITH_TABLES,
     "what a push leaves out is lost": {"async, int8", "async, int8, 2 ps"},
     "the centre of elastic moves too far": {"elastic", "elastic, 2 ps"},
@@ -73,7 +73,7 @@ USUAL_MISTAKES = {
     "an update is applied twice",
     "the moving statistics are lost",
     "one of a hundred rows is not updated",
-    "rows of other places are given",
+    "rows of other indices are given",
 }
 
 
