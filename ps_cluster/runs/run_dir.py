@@ -16,6 +16,7 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted, writing
 from ps_cluster.files.writing import open_append
+from ps_cluster.installation import PROGRAM
 from ps_cluster.notices import Line
 from ps_cluster.runs import logs as log_formats
 
@@ -243,7 +244,7 @@ def _why_no_run(run_dir: RunDir, root: Path) -> str:
     """Return why a folder is no run directory. The text continues the words "run directory '…' is not "."""
     if not root.is_dir():
         siblings = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
-        return f"there: {did_you_mean(root.name, siblings)}'runs {root.parent}' lists the existing runs"
+        return f"there: {did_you_mean(root.name, siblings)}'{PROGRAM} runs {root.parent}' lists the existing runs"
     lacks = f"a run: it holds no {run_dir.config.name}"
     inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
     return f"{lacks}, but '{inside[0]}' does: name that folder, or another run in this one" if inside else lacks
