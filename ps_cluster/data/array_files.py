@@ -44,9 +44,10 @@ def form_of(path: Path, name: str) -> ArrayForm | None:
 
 
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """Map the arrays of an .npz file, and return them by name. Compressed arrays are read into memory, up to a limit.
+    """Return the arrays of an .npz file by name. They are memory maps, but compressed arrays are read into memory.
 
-    Raises Malformed if the file is damaged, is not an .npz file, or is too large.
+    Raises Malformed if the file is damaged, is not an .npz file, holds Python objects, or has too many arrays, or if
+    its compressed arrays would take too much memory.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -65,7 +66,10 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Return the array of an .npy file, mapped. Raises the same errors as `open_npz`."""
+    """Return the array of an .npy file as a memory map.
+
+    Raises Malformed if the file is damaged, is not an .npy file, or holds Python objects.
+    """
     with open_regular(path) as file:
         return _mapped(path, path.name, _form(path.name, file), os.fstat(file.fileno()).st_size)
 

@@ -20,9 +20,9 @@ from ps_cluster.data.batches import Batch
 
 
 class Stream(IntEnum):
-    """The streams of random numbers, one for each transformation.
+    """The streams of random numbers. Each transformation of images draws its numbers from its own stream.
 
-    So the numbers of a transformation do not depend on which other transformations are turned on.
+    The numbers that it draws therefore do not depend on which other transformations are turned on.
     """
 
     CROP = 0
@@ -37,10 +37,10 @@ class Stream(IntEnum):
 def augment(
     inputs: Mapping[str, tf.Tensor], batch: Batch, spec: ExampleSpec, settings: ImageSettings
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch with its images varied. A variation that the settings turn off costs no time.
+    """Return the inputs of a batch, with its images randomly augmented. What is turned off takes no time.
 
     `inputs`: tensors [B, ...] by the names of the inputs, with a static B. If several inputs are images, all of them
-    get the same variations. `settings`: the section `data`.
+    get the same variations. `settings`: the section `data` of the run's settings.
     """
     return {
         name: augment_images(field, rows, batch, settings.augmentation) if field.is_image else rows
@@ -204,12 +204,12 @@ def _uniform(
 
 
 def mean_over_views(outputs: NetworkOutputs, inputs: Inputs) -> tf.Tensor:
-    """Return the weighted mean of the outputs for six views of each image, float32 [B, outputs].
+    """Return the weighted mean of a network's outputs for six views of each image, float32 [B, outputs].
 
     The views are the image, the image shifted by one pixel up and left, the image shifted by one pixel down and right
     (with reflected borders), and the mirror images of these three. The two views without a shift have a weight of 1/4
     each, the other four of 1/8 each. This is the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498,
-    section 3.5). `inputs`: the only input, images float32 [B, H, W, C].
+    section 3.5). `inputs`: the network's only input, images float32 [B, H, W, C].
     """
     ((name, images),) = inputs.items()
     height, width = images.shape[1:3]

@@ -1,4 +1,4 @@
-"""Compute the batch of a step id, as a pure function of (seed, step), so that every worker computes the same batch.
+"""Compute the batch of a step as a pure function of (seed, step), so that every worker computes the same batch for it.
 
 This is TensorFlow graph code for use inside a `tf.function` on a worker.
 """
@@ -27,7 +27,7 @@ _SAMPLE_KEY = 0x5A3D  # mixed into the shuffle key of samples, so that no sample
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples of a step, with everything that decides how they are varied."""
+    """The examples that a step trains on, with the values that determine their random augmentation."""
 
     seed: int  # 0 <= seed < 2**63
     step: tf.Tensor  # int64 []
@@ -47,7 +47,8 @@ def batch_of(
     """Return the examples that step `step` trains on.
 
     The steps walk through the positions 0, 1, 2, …, and each step takes `batch_size` of them. An epoch has one
-    position for each example (of the sample, if there is one), and an order of its own. A batch may span epochs.
+    position for each example (of the sample, if there is one), and its own random order of the examples. A batch may
+    span two or more epochs.
 
     Args:
       step: int64 [], from 0.
@@ -65,7 +66,10 @@ def batch_of(
 
 
 def ids_of_sample(sample: Sample | Stretch, positions: tf.Tensor, examples: int) -> tf.Tensor:
-    """Return the ids of the examples at some positions of a sample, int64 [B]. `positions`: int64 [B]."""
+    """Return the ids of the examples at the given positions of a sample, int64 [B].
+
+    `positions`: int64 [B]. `examples`: the number of examples in the training set.
+    """
     if isinstance(sample, Stretch):
         return sample.first + positions
     key = _key(sample.seed, tf.constant(_SAMPLE_KEY, tf.int64))
@@ -107,12 +111,15 @@ def checksum_of(ids: tf.Tensor) -> tf.Tensor:
 
 
 def joined_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
-    """Add a batch to the checksum of the batches before it (0 if there are none), and return the result, int64 []."""
+    """Return the checksum of the example ids of several batches, int64 [].
+
+    `before`: the checksum of all batches but the last one; 0 if there is only one. `of_batch`: that of the last batch.
+    """
     return tf.bitwise.bitwise_and(CHECKSUM_FACTOR * before + of_batch, CHECKSUM_MASK)
 
 
 class BatchRows(NamedTuple):
-    """The rows of a batch as they were packed."""
+    """The inputs, targets and weights of a batch, with the dtypes and shapes that they have in the packed files."""
 
     inputs: dict[str, tf.Tensor]  # [B, ...] each, by the names of the inputs
     target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; several targets are in a mapping, by the names of their arrays
@@ -120,9 +127,10 @@ class BatchRows(NamedTuple):
 
 
 def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str, tf.Tensor]:
-    """Read the packed rows of a batch, [B, ...] for each field, and return them by the names of the fields.
+    """Read the examples of a batch from the packed files. Return a tensor [B, ...] for each field, by its name.
 
-    The files are in the working directory of the process that executes the graph.
+    The files are in the working directory of the process that executes the graph. `examples`: the number of examples in
+    the training set.
     """
     return {
         name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
@@ -137,12 +145,12 @@ def as_batch(packed: Mapping[str, tf.Tensor], spec: ExampleSpec) -> BatchRows:
 
 
 def map_rows(path: str, field: ArrayField, examples: int) -> tf.Tensor:
-    """Map a file of a packed data set read-only, and return its rows [examples, *field.shape], stored raw in C order.
+    """Memory-map a file of a packed data set read-only, and return its rows, [examples, *field.shape].
 
-    All processes of a machine share one copy of the file, in the page cache. `tf.gather` reads only the rows that it
-    needs. A relative path is resolved by the process that executes the graph. Every call of the graph maps the file
-    again, so the file must stay in place and must never be truncated (SIGBUS). The graph raises NotFoundError if the
-    file is missing, and InternalError if it has fewer rows than `examples`.
+    The file holds raw values in C order. All processes of a machine share one copy of the file, in the page cache.
+    `tf.gather` reads only the rows that it needs. A relative path is resolved by the process that executes the graph.
+    Every call of the graph maps the file again, so the file must stay in place and must never be truncated (SIGBUS).
+    The graph raises NotFoundError if the file is missing, and InternalError if it has fewer rows than `examples`.
     """
     shape = (examples, *field.shape)
     mapped = tf.raw_ops.ImmutableConst(dtype=field.dtype, shape=shape, memory_region_name=str(path))

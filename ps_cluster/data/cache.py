@@ -32,17 +32,23 @@ def default_cache_dir() -> Path:
 
 
 def archive_folders(cache_dir: Path) -> tuple[Path, ...]:
-    """Return the folders to search for archives, best first."""
+    """Return the folders to search for downloaded archives of data sets: first the cache, then Keras's folder."""
     return cache_dir, keras_home(os.environ) / "datasets"
 
 
 def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Each version of the format has its own folder and its own copies."""
+    """Return the folder of the cache that contains the packed copies of data sets.
+
+    Each version of the packed format has its own folder.
+    """
     return cache_dir / f"packed-{packed.FORMAT}"
 
 
 def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that depend on the names, sizes and modification times of a source's files."""
+    """Return eight hexadecimal digits: a hash of the names, sizes and modification times of files.
+
+    `source`: a file, or a folder or pattern that stands for several files.
+    """
     digest = hashlib.sha256()
     for path, status in _files(source):
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
@@ -76,7 +82,7 @@ def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def packed_at(directory: Path) -> float:
-    """Return when the packed folder was written, in seconds since 1970; 0 if unknown."""
+    """Return the time at which a packed folder was written, in seconds since 1970; 0 if it is unknown."""
     try:
         return (directory / MANIFEST).stat().st_mtime
     except OSError:

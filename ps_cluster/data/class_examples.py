@@ -1,4 +1,4 @@
-"""Draw examples of each class of a data set of images, both as they are and as training varies them."""
+"""Choose random images of each class of a data set, both as they are stored and as training augments them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class VariedImage:
 
 @dataclass(frozen=True)
 class ExampleGroup:
-    """A group of examples: those of a class, a label or a range of the target."""
+    """A group of examples that have the same class, the same label, or a target in the same range."""
 
     name: str
     train_ids: np.ndarray  # int64 [M], the indices of its training examples
@@ -46,7 +46,10 @@ class ExampleGroup:
 
 
 def groups_of(dataset: PackedDataset) -> list[ExampleGroup]:
-    """Return a group for each class, label or range of the target, without samples."""
+    """Divide the examples of a data set into groups: one for each class, label or range of the target.
+
+    The `samples` of the groups are empty.
+    """
     objective, spec = OBJECTIVES[dataset.spec.objective], dataset.spec
     train, test = (objective.groups(dataset.target(split), spec) for split in ("train", "test"))
     return [ExampleGroup(name, ids, len(of_test)) for (name, ids), (_, of_test) in zip(train, test)]

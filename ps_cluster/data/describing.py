@@ -40,9 +40,11 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each field (input, target or weight), or of each of its columns if rows are short vectors.
+    """Return statistics of each field of the training examples. A field is an input, the target or the weight.
 
-    The columns of a table appear under their own names and in their own units, without their missing values.
+    A field whose rows are short vectors gets statistics for each of its columns. The columns of a table have their
+    original names and units, and their missing values are not counted. `most_bytes`: of a field with more bytes than
+    this, only evenly spaced pieces are read.
     """
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
@@ -90,7 +92,7 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
 def example_rows(
     dataset: PackedDataset, which: slice | np.ndarray, split: PackedSplit = "train"
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the names of fields or columns, and a list of texts with their values for each chosen example.
+    """Return the names of the fields or columns, and for each chosen example a list with their values as texts.
 
     `which`: the examples, as a slice or as indices [M].
     """

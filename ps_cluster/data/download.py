@@ -31,11 +31,11 @@ _WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class DownloadError(UserError):
-    """The file could not be downloaded. The message names the address and the reason."""
+    """Raised if a file can't be downloaded. The message names the address and the reason."""
 
 
 class Patience(NamedTuple):
-    """The limits of a download."""
+    """The limits of a download: its timeouts and the number of attempts."""
 
     timeout_s: float = 30.0  # the longest silence of the server during the transfer
     connect_timeout_s: float = 30.0  # the longest wait for the answer to a request, including name resolution
@@ -85,7 +85,7 @@ def download(
 
 
 class _Interrupted(Exception):
-    """This attempt failed, but the next one may succeed."""
+    """Raised if an attempt to download a file fails, but the next attempt may succeed."""
 
 
 @dataclass

@@ -28,7 +28,8 @@ def files_in(folder: Path) -> list[str]:
 def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> Iterator[Path]:
     """Yield the files below a folder, sorted by folder and name, without hidden files and folders.
 
-    A link to a folder is yielded like a file and not followed, because it may lead to a folder above.
+    A link to a folder is yielded like a file and not followed, because it may lead to a folder above. `left_out`: the
+    names of folders that are skipped.
     """
     for place, folders, names in os.walk(folder):
         inner = [name for name in folders if name not in left_out and not name.startswith(".")]

@@ -59,13 +59,13 @@ def contents_of(
     output: str = "",
     others: Mapping[str, Targets] = MappingProxyType({}),
 ) -> Contents:
-    """Return the contents of a data set, which are put together from its targets, inputs and weights.
+    """Put together the contents of a data set from its targets, inputs and weights.
 
     Args:
       held_out: the result of `hold_out`. If examples are held out, the rows of both splits are selected from `train`
         when the data set is packed.
       train: inputs and weights of the training examples, arrays [N, ...] by name.
-      test: inputs and weights of the test examples in the same form, if examples need not be held out.
+      test: inputs and weights of the test examples, in the same form. It is not used if examples are held out.
       output: the name of the output that predicts `targets`, if there are other outputs.
       others: the targets of the other outputs, by the names of these outputs.
     """

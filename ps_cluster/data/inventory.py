@@ -26,7 +26,10 @@ _BLOCK_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Copy:
-    """A packed folder. If it is damaged, `dataset` is None and `problem` says why."""
+    """A packed copy of a data set: a folder with raw files that runs can read.
+
+    If the copy is damaged, `dataset` is None and `problem` says why.
+    """
 
     directory: Path
     dataset: PackedDataset | None
@@ -50,7 +53,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set of the package, or a user's data set that was packed on this machine."""
+    """A data set, together with the packed copies and the archives of it that were found on this machine.
+
+    It is a data set of the package, or a user's data set that was packed on this machine.
+    """
 
     name: str
     title: str  # its name for use in sentences
@@ -63,7 +69,7 @@ class Entry:
 def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
     """Return the data sets of the package, followed by users' data sets that were packed on this machine.
 
-    Archives are looked for in `data_dir` first, then in the caches.
+    Archives are looked for in `data_dir` first, then in `cache_dir` and in Keras's folder of data sets.
     """
     found: dict[str, list[Copy]] = {}
     for copy in copies(cache_dir):
@@ -119,7 +125,10 @@ def _has_name(copy: Copy, name: str) -> bool:
 
 
 def verify(copy: Copy, progress: OnBytes = lambda done_bytes, total_bytes: None) -> Copy:
-    """Read a whole copy and return it, marked as damaged if its manifest, a size, a target or a checksum is wrong."""
+    """Check all files of a packed copy, and return the copy. A damaged copy is returned with its `problem`.
+
+    A copy is damaged if its manifest, the size of a file, a target or a checksum is wrong.
+    """
     copy = open_copy(copy.directory, whole=True)
     if copy.dataset is None:
         return copy

@@ -22,7 +22,7 @@ class IndexableRows(Rows, Protocol):
 
 
 class LazyRows(ABC):
-    """Rows [N, ...] of a fixed dtype and shape, which are computed when they are read."""
+    """An array [N, ...] of known dtype and shape whose rows are computed only when they are read."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]):
         self.dtype, self.shape = dtype, shape
@@ -36,7 +36,7 @@ class LazyRows(ABC):
 
 
 class SelectedRows(LazyRows):
-    """The rows at the indices `ids` [N] of another object, in the order of `ids`."""
+    """The rows of another array at the indices `ids` [N], in the order of `ids`."""
 
     def __init__(self, rows: IndexableRows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))
@@ -47,7 +47,7 @@ class SelectedRows(LazyRows):
 
 
 class ChangedRows(LazyRows):
-    """The rows of another object, converted to another dtype or shape by `change`, piece by piece."""
+    """The rows of another array, which `change` converts to another dtype or shape when they are read."""
 
     def __init__(self, rows: IndexableRows, change: Callable[[np.ndarray], np.ndarray]):
         first = change(np.asarray(rows[:1]))

@@ -39,7 +39,7 @@ def opened(file: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, without their line ends. A line of more than `_MOST_BYTES` is yielded in pieces."""
+    """Yield the lines of a file, without their line ends. A line of more than 4,096 bytes is yielded in pieces."""
     with opened(file) as content:
         while line := content.readline(_MOST_BYTES):
             yield line.rstrip(b"\r\n")
@@ -51,12 +51,13 @@ def arrays_of_lines(
     """Parse the lines of a file, and return an array [lines, ...] for each field, by the name of the field.
 
     The arrays are memory-mapped temporary files. Each file is deleted when its array is no longer used. These files are
-    in the cache, because logs of clicks take gigabytes, and /tmp may be in memory.
+    in the cache folder, because logs of clicks take gigabytes, and /tmp may be in memory.
 
     `parse` returns the value of each field, in the order of `fields`, for a line. For a bad line it raises ValueError
-    with a short reason.
-    `heading`: whether the first line names the columns. Raises Malformed if a line is bad (with the line's number), or
-    if there are no lines. Raises UserError if the cache can't be written.
+    with a short reason. `heading`: whether the first line names the columns.
+
+    Raises Malformed if a line is bad (with the line's number), or if there are no lines. Raises UserError if the cache
+    can't be written.
     """
     cache = default_cache_dir()
     with _writing(cache):

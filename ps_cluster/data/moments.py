@@ -14,7 +14,7 @@ _VALUES_AT_ONCE = 2**19  # only some values at once, because as float64 they tak
 
 
 class Moments:
-    """The mean and standard deviation at each position in a row, over all rows so far.
+    """A running computation of the mean and standard deviation of the values at each position in a row.
 
     The class adds up the differences from the first row. With sums of the values themselves, the difference between the
     mean of squares and the square of the mean would lose precision for values far from 0.
@@ -50,11 +50,11 @@ class Moments:
 
 
 class RunningStatistics:
-    """The mean and standard deviation of a field at each index of its last axis.
+    """A running computation of the mean and standard deviation of a field at each index of its last axis.
 
     If each row is a single number, they are the mean and standard deviation of these numbers. They are computed only
     for images and floats, and not if the field already has statistics, e.g. published ones, or if its last axis is
-    longer than `_MOST_CHANNELS`.
+    longer than 4,096.
     """
 
     def __init__(self, field: ArrayField):

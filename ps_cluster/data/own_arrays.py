@@ -27,7 +27,7 @@ _SAMPLED_EXAMPLES = 100  # how many examples are examined to recognise numbers a
 
 
 def as_contents(found: object, settings: DataSettings) -> Contents:
-    """Return the contents of a data set from what a user's code or file holds. Raises Malformed if that is impossible.
+    """Convert arrays from a user's code or file to the contents of a data set. Raises Malformed if that is impossible.
 
     Args:
       found: one of these:
@@ -93,9 +93,9 @@ def _arrays_by_name(found: object) -> Mapping[str, object]:
 
 
 def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, object], T]) -> dict[str, T]:
-    """Call `read` with the name and the value of each given array of a kind, and return the results by split.
+    """Call `read` with the name and the value of each array in `given` that belongs to `what`. Return results by split.
 
-    `what`: the beginning of the names of these arrays, e.g. "y" for y_train and y_test.
+    `what`: the beginning of the names of the arrays, e.g. "y" for y_train and y_test.
     """
     names = {split: f"{what}_{split}" for split in SPLITS}
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
@@ -144,7 +144,7 @@ def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> dict[str, IndexableRows]:
-    """Return the arrays of a mapping, which need equally many rows. `what`: the noun for an array in messages."""
+    """Return the arrays of a mapping, which must have equally many rows. `what`: the noun for an array in messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
     found = {key: checked_rows(f"{name}['{key}']", one) for key, one in value.items()}

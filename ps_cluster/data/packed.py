@@ -1,4 +1,7 @@
-"""Open a packed data set: a folder of raw files that every process maps. A folder is either complete or missing."""
+"""Open packed data sets. A packed data set is a folder of raw files, which every process of a run memory-maps.
+
+Such a folder is either complete or missing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ FORMAT = 2
 MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
 
 PackedSplit = Literal["train", "validation", "test"]
-"""The examples to train on, the training examples that are held out, or the test examples."""
+"""A split of a data set: the examples to train on, the training examples that are held out, or the test examples."""
 
 T = TypeVar("T")
 _PIECE_BYTES = 2**26  # at most this many bytes are written or checked at once
@@ -37,7 +40,7 @@ _SPEC_FIELDS = {one.name for one in fields(ExampleSpec)}  # the manifest has the
 
 
 class Unusable(UserError):
-    """A folder is not a sound packed data set. `why`: the reason, without the name of the folder."""
+    """Raised if a folder is not an undamaged packed data set. `why`: the reason, without the name of the folder."""
 
     def __init__(self, directory: Path, why: str):
         super().__init__(
@@ -48,7 +51,10 @@ class Unusable(UserError):
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A validated folder of packed examples."""
+    """A packed data set: a folder with the examples in raw files, and the description of the examples.
+
+    Its methods return the examples as memory-mapped arrays.
+    """
 
     name: str  # of the data set
     kind: Kind
@@ -64,9 +70,10 @@ class PackedDataset:
     file_rows: tuple[int, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
-        """Return the same data set with this many training examples held out for choosing a model.
+        """Return the same data set with its last training examples held out, so that a model can be chosen by them.
 
-        Raises UserError if nothing would be left to train on, or if the part that is held out lacks classes.
+        `validation_examples`: how many examples to hold out. Raises UserError if nothing would be left to train on, or
+        if the part that is held out lacks classes.
         """
         everything = self.train_examples + self.validation_examples
         if validation_examples >= everything:
@@ -89,7 +96,10 @@ class PackedDataset:
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """The number of `train_examples` from each file. Held-out examples come from the end of the last files."""
+        """How many of the examples to train on come from each file that was packed; () if that is not known.
+
+        The examples that are held out come from the end of the last files.
+        """
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
@@ -121,7 +131,10 @@ class PackedDataset:
 
 
 def file_name(split: str, name: str, field: ArrayField) -> str:
-    """Return the name of the file with a field of a split ("train" or "test"). The file holds raw rows in C order."""
+    """Return the name of the file that holds the rows of a field in a split ("train" or "test").
+
+    The file holds raw values in C order.
+    """
     return f"{split}_{name}.{field.packed.dtype}"
 
 
@@ -132,9 +145,9 @@ def fields_of(spec: ExampleSpec) -> dict[str, ArrayField]:
 
 
 def targets_in(arrays: Mapping[str, T], spec: ExampleSpec) -> T | dict[str, T]:
-    """Return the target among `arrays`. If there are several targets, return a mapping with their names.
+    """Return the array of the target. If there are several targets, return a mapping from their names to their arrays.
 
-    `arrays`: what belongs to each field, by the names that `fields_of` returns.
+    `arrays`: an array (or any other object) for each field, by the names that `fields_of` returns.
     """
     return {name: arrays[name] for name in spec.targets} if spec.others else arrays[TARGET]
 
@@ -228,7 +241,10 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
 
 
 def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
-    """Return the size in bytes of each file, by the file's name. `examples`: the number of examples in each split."""
+    """Return the size in bytes of each file of a packed data set, by the file's name.
+
+    `examples`: the number of examples in each split.
+    """
     fields = fields_of(spec).items()
     return {
         file_name(split, name, field): count * field.row_bytes
@@ -240,7 +256,7 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
 def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> None:
     """Raise ValueError if targets [N, ...] or weights [N] of a split can't be used for training or scoring.
 
-    `rows`: the arrays of the split, by the names of `fields_of`.
+    `rows`: the arrays of the split, by the names that `fields_of` returns.
     """
     for name, of_one in spec.targets.items():
         for piece in pieces(rows[name]):

@@ -45,7 +45,8 @@ def write_packed(
     damaged folder of this name is replaced. `source`: what the contents were read from, for the manifest. `notify` gets
     lines about the progress if packing takes long.
 
-    Raises UserError if the arrays do not fit the spec or each other, the folder can't be written, or the disk has no room.
+    Raises UserError if the arrays do not fit the examples' description or each other, the folder can't be written, or
+    the disk has no room.
     """
     directory = Path(os.path.realpath(directory))
     try:
@@ -85,7 +86,7 @@ def _temporary_beside(directory: Path) -> Path:
 
 
 def remove_packed(directory: Path) -> None:
-    """Remove a packed folder. Other processes see it whole or not at all."""
+    """Remove a packed folder. Other processes see either the complete folder or no folder."""
     gone = _temporary_beside(directory)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(gone)
@@ -101,7 +102,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
 
 
 def check_contents(contents: Contents) -> None:
-    """Raise ValueError if the arrays do not fit the spec or each other, or can't be trained on."""
+    """Raise ValueError if the arrays do not fit the examples' description or each other, or can't be trained on."""
     fields = fields_of(contents.spec)
     for split in SPLITS:
         arrays = contents.arrays.get(split, {})
@@ -217,7 +218,7 @@ _PROGRESS_INTERVAL_S = 5.0
 
 
 class PackingProgress:
-    """The progress of packing. At most every five seconds, a notice shows the percentage of bytes written so far."""
+    """Reports the progress of packing: at most every five seconds, a notice gives the percentage of bytes written."""
 
     def __init__(self, name: str, total_bytes: int, notify: Notify, clock: Callable[[], float] = time.monotonic):
         self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock

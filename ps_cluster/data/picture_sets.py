@@ -35,7 +35,7 @@ ImageSize = Annotated[
 
 
 class PictureSettings(OwnImageSettings):
-    """Settings of pictures that have to be decoded."""
+    """Settings of data sets of pictures that have to be decoded, e.g. from .png or .jpg files."""
 
     image_size: ImageSize | None = Field(
         default=None,

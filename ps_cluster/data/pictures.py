@@ -59,7 +59,7 @@ class Size(NamedTuple):
 
 
 class Images(LazyRows):
-    """Images, uint8 [N, H, W, C]. Several threads decode those that are read."""
+    """An array of images, uint8 [N, H, W, C]. Images are decoded when they are read, by several threads."""
 
     def __init__(self, pictures: Sequence[Picture], size: Size):
         super().__init__(np.dtype(np.uint8), (len(pictures), *size))

@@ -74,7 +74,7 @@ _STAND_INS = {
 
 
 class _Refused(pickle.UnpicklingError):
-    """The pickle is not damaged, but it asks for more than plain data."""
+    """Raised if a pickle is not damaged, but asks for more than plain data."""
 
 
 class _PlainUnpickler(pickle.Unpickler):

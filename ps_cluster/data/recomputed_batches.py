@@ -27,14 +27,14 @@ _SHUFFLE_ROUNDS = 16
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """The examples of some batches."""
+    """The indices and epochs of the examples of some batches."""
 
     ids: np.ndarray  # int64 [..., B], indices in the training set
     epochs: np.ndarray  # int64 [..., B], the epoch of each example, from 0
 
 
 class RecomputedBatches:
-    """The batches of a run, computed only from its settings."""
+    """Recomputes the batches of a run from its settings and the number of training examples, and from nothing else."""
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._config, self._examples = config, train_examples

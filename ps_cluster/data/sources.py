@@ -41,7 +41,7 @@ def resolve(
     notify: Notify,
     progress: OnBytes = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """Return the packed copy of a data set. If there is none, the data set is packed first.
+    """Return the packed copy of a data set, the folder of raw files that runs read. Create it if there is none yet.
 
     A data set that `settings.dataset` names is never replaced by another. `auto` stands for the first of several
     data sets that is on this machine (a packed copy is enough) or can be downloaded. If that is the generated set, a
@@ -86,7 +86,10 @@ def resolve_for_run(
     notify: Notify,
     progress: OnBytes = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """Return the packed copy that the run's file `pointer` names, if it is sound; else the result of `resolve`."""
+    """Return the packed copy that the run's file `pointer` names. If it can't be used, call `resolve` instead.
+
+    It can't be used if it is missing or damaged, or if it is a copy of another data set than the chosen one.
+    """
     if pointer.is_file():
         try:
             found = packed.load_pointed(pointer)

@@ -41,7 +41,7 @@ class SplitNames(NamedTuple):
 
 
 def splits_in(names: Iterable[str]) -> SplitNames | None:
-    """Return the names of splits among `names`; None if no name is that of a split to train on."""
+    """Return the names of splits among `names`; None if none of them is the name of a split to train on."""
     there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
     trains, tests = (
         [name for wanted in usual for name in there if name.lower() == wanted] for usual in (_TRAIN_NAMES, _TEST_NAMES)
@@ -50,14 +50,17 @@ def splits_in(names: Iterable[str]) -> SplitNames | None:
 
 
 class TestSplit(NamedTuple):
-    """The split to test on."""
+    """The split that was chosen to test on."""
 
     test: str | None  # its name, if there is one
     notes: tuple[str, ...] = ()  # lines about splits that are not used, because they have no labels
 
 
 def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) -> TestSplit:
-    """Return the first split to test on that has labels. Raises Malformed if there is no split to train on."""
+    """Choose the first of the splits test, validation, valid and val whose examples have labels.
+
+    `names`: the names of all splits. Raises Malformed if there is no split to train on.
+    """
     there = list(names)
     if TRAIN not in there:
         raise Malformed(f"there is no split '{TRAIN}' among {', '.join(there)}")

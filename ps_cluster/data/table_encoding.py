@@ -23,7 +23,7 @@ _CHARACTERS_AT_ONCE = 2**22  # of texts that are padded to one length together; 
 
 
 class Roles(NamedTuple):
-    """The roles of a table's columns."""
+    """The names of a table's columns by their role: target, weight, or an input of numbers, categories or texts."""
 
     target: str
     weight: str | None
@@ -33,7 +33,7 @@ class Roles(NamedTuple):
 
 
 class Encoding:
-    """The encoding of columns as numbers."""
+    """The encoding of a table's columns as inputs of a network."""
 
     def __init__(self, content: TableEncoding):
         """Create an encoding from its content, which was learned from a table or stored with a packed table."""
@@ -49,7 +49,8 @@ class Encoding:
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
         """Return inputs by name: "numbers" float32 [N, k], "categories" int32 [N, m], and "texts" [N, t, characters].
 
-        `rows`: N, the number of rows of the table. `width`: the width of packed texts, which become code points.
+        `rows`: N, the number of rows of the table. `width`: the number of characters of each text, and the dtype of the
+        code points that texts become.
         """
 
         def streamed(columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray]) -> StreamedRows:
@@ -73,7 +74,7 @@ class Encoding:
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the inputs of all rows of a new table, e.g. one to predict from, in pieces.
+        """Encode all rows of a new table, e.g. one to predict from, and yield the inputs in pieces.
 
         Raises Malformed if a column is missing, or has times where the training data had numbers or vice versa.
         """

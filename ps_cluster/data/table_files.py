@@ -23,9 +23,9 @@ Types = Mapping[str, DataType]
 
 
 def widened(kind: DataType) -> DataType:
-    """Return the type with which all rows of a column are read: floats for integers, else the type `kind`.
+    """Return the type to use for reading a column of type `kind`: float64 for types of integers, else `kind`.
 
-    The type of the column may have been guessed from its first rows, and later rows may have fractions.
+    The type `kind` may have been guessed from the first rows of the column, and later rows may have fractions.
     """
     return pyarrow.float64() if kinds.is_integer(kind) else kind
 
@@ -77,7 +77,7 @@ class PiecewiseTable(ABC):
 
     @abstractmethod
     def place(self, column: str, value: str) -> str:
-        """Return where a column first has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
+        """Return where `value` first occurs in a column, for messages, e.g. "line 34 of 'cars.csv'"."""
 
     @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:
@@ -94,7 +94,10 @@ class CsvTable(PiecewiseTable):
     guesses_types = True
 
     def __init__(self, path: Path, types: Types):
-        """Read names and types of columns from the beginning of a file. `types`: the types that are already known."""
+        """Read the names of the columns, and guess their types, from the beginning of a file.
+
+        `types`: the types that some columns must have.
+        """
         self._path, self.what = path, f"'{path.name}'"
         with opened(path) as file:
             first = file.readline(_FIRST_LINE_BYTES)
@@ -228,7 +231,7 @@ class ArrowTable(PiecewiseTable):
 
 
 class JoinedTables(PiecewiseTable):
-    """A table in several files, whose rows follow each other."""
+    """A table that consists of several tables, e.g. files. The rows of each follow those of the table before it."""
 
     def __init__(self, what: str, parts: Sequence[PiecewiseTable]):
         """Join tables. `what`: their common name, for messages. Raises Malformed if their columns differ."""
@@ -292,7 +295,7 @@ TABLES: Mapping[str, Callable[[Path, Types], PiecewiseTable]] = {
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending of a table's name; "" if the file is no table."""
+    """Return the ending of a file's name if it is that of a table, e.g. ".csv.gz"; else ""."""
     return next((ending for ending in TABLES if path.name.lower().endswith(ending)), "")
 
 
@@ -314,7 +317,7 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
 
 def columns_of(file: Path) -> Types:
-    """Return the columns of a table's file."""
+    """Return the types of the columns in the file of a table, by the names of the columns."""
     return _open(file, {}).columns
 
 

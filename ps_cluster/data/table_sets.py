@@ -99,7 +99,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
-    """Yield a line about the input columns of whole numbers or texts that `columns_without_repeats` finds."""
+    """Yield a line about the input columns of integers or texts that `columns_without_repeats` finds."""
     whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
         table, [*whole, *(name for name in roles.categories if name not in settings.categorical)]
@@ -113,7 +113,10 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns whose first rows have no missing and no repeated value; [] for a short table."""
+    """Return the columns among `names` that have a different value in every row, and no missing value.
+
+    Only about the first million rows are searched. The result is [] for a table of fewer than 20 rows.
+    """
     parts: dict[str, list[Column]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
@@ -259,8 +262,8 @@ def _targets_in(
 ) -> Targets:
     """Return the targets.
 
-    By default, a column has classes if it has texts, a few different whole numbers, or only the numbers 0 and 1. Any
-    other column of numbers means a regression.
+    By default, a column has classes if it has texts, a few different integers, or only the numbers 0 and 1. Any other
+    column of numbers means a regression.
     """
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)

@@ -14,7 +14,7 @@ MOST_CLASSES_WITH_GAPS = 100  # up to this many different whole numbers are read
 
 
 class Targets(NamedTuple):
-    """Targets as they are packed, [N, ...]."""
+    """The targets of a data set, [N, ...], converted to the dtype and shape in which they are packed."""
 
     train: np.ndarray
     test: np.ndarray | None
@@ -23,11 +23,11 @@ class Targets(NamedTuple):
 
 
 def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:
-    """Return targets [N] or [N, k] as they are packed for an objective.
+    """Convert targets [N] or [N, k] to the dtype and shape in which they are packed for an objective.
 
-    "auto" chooses classification for one-hot rows, and for targets [N] of whole numbers, of texts, or of 0.0 and 1.0
-    only. It chooses multi-label for other rows of 0 and 1, and regression for other floats. Raises Malformed if the
-    targets do not fit the objective, or there is nothing to learn.
+    "auto" chooses classification for one-hot rows, and for targets [N] of integers, of texts, or of 0.0 and 1.0 only.
+    It chooses multi-label for other rows of 0 and 1, and regression for other floats. Raises Malformed if the targets
+    do not fit the objective, or there is nothing to learn.
     """
     train, test = _without_unit_axis(train), None if test is None else _without_unit_axis(test)
     if objective == "auto":
@@ -36,7 +36,7 @@ def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "aut
 
 
 def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
-    """Return the labels for targets [N] that are names or numbers. The classes are the different values, sorted."""
+    """Convert targets [N], which are names or numbers of classes, to labels: indices in the sorted distinct values."""
     names = np.unique(train)
     if len(names) == 1:
         raise Malformed(f"all training examples are of one class, '{_shown(names[0])}': there is nothing to tell apart")
@@ -110,7 +110,7 @@ def _as_text(targets: np.ndarray) -> np.ndarray:
 
 
 def _as_whole_numbers(targets: np.ndarray, split: str) -> np.ndarray:
-    """Return classes, which may be one-hot rows, as whole numbers int64 [N]."""
+    """Return classes, which may be one-hot rows, as integers, int64 [N]."""
     if targets.dtype.kind not in "iubf":
         raise Malformed(f"the {split} targets are {targets.dtype}: classes are whole numbers from 0, or text")
     if _is_one_hot(targets):

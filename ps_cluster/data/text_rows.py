@@ -42,13 +42,13 @@ def is_text(rows: Rows) -> bool:
 
 
 def text_field(codes: ArrayField) -> ArrayField:
-    """Return the field of texts whose code points are packed as `codes`."""
+    """Return the description of a field of texts. `codes`: the description of the code points of these texts."""
     *shape, characters = codes.shape
     return ArrayField(TEXT, tuple(shape), characters=characters, code=codes.dtype)
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
-    """Return the width that is enough for every text.
+    """Return the number of characters and the dtype of code points that are enough for every text.
 
     `name`: the name of the texts, for messages. `pieces`: the texts, in pieces [n, ...]. Raises Malformed if a value is
     no text, or a text is too long.
@@ -118,7 +118,7 @@ def network_input(rows: tf.Tensor, field: ArrayField) -> tf.Tensor:
 
 
 def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
-    """Yield the texts of an array in pieces of some thousands."""
+    """Yield the rows of an array of texts, in pieces of at most 4,096 rows."""
     for first in range(0, len(rows), _AT_ONCE):
         yield np.asarray(rows[first : first + _AT_ONCE])
 

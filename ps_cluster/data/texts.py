@@ -20,7 +20,7 @@ from ps_cluster.files.values import Malformed
 
 INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
-"""The recipe of a data set of text."""
+"""The recipe of a data set of text, that is, its settings that differ from configs/default.yaml."""
 SEPARATOR = b"\0"  # follows each file, so that a network learns where a file ends
 
 
@@ -48,11 +48,12 @@ def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
 
 
 def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: tuple[str, ...] = ()) -> Contents:
-    """Return windows of texts: inputs and targets uint8 [N, window], where each target is the byte after its input.
+    """Cut texts into windows: inputs and targets, uint8 [N, window]. The target of each byte is the byte after it.
 
-    Whole files are held out, chosen by a hash of their names, so that a file stays in its split when others are added
-    or removed. If no choice of files comes near the share, e.g. with a single large file, the end of the whole text is
-    held out. Raises Malformed if there is too little text for a window in each split.
+    Whole files are held out to test on. They are chosen by a hash of their names, so that a file stays in its split
+    when others are added or removed. If no choice of files has about the wanted share of all bytes, e.g. because there
+    is a single large file, the end of the whole text is held out instead. Raises Malformed if there is too little text
+    for a window in each split.
     """
     test = _files_to_hold_out(texts, settings.held_out)
     if test:
@@ -80,7 +81,10 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
 
 
 def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
-    """Return the names of files that together have half to twice this share of all bytes; set() if none are found."""
+    """Return the names of files whose total size is between half and twice the wanted share of all bytes.
+
+    `share`: the wanted share. The result is set() if no such files are found.
+    """
     wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
     in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
     for text in in_order:

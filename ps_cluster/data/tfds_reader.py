@@ -22,7 +22,10 @@ from ps_cluster.system.lifetime import die_with_launcher
 
 
 def copy_pictures(folder: Path, output: Path) -> None:
-    """Write the files into `output`. Raises Malformed if the data set in `folder` has no pictures with labels."""
+    """Copy pictures and labels from `folder`, which TensorFlow Datasets has prepared, to plain files in `output`.
+
+    Raises Malformed if the data set has no pictures with labels.
+    """
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(folder))

@@ -1,4 +1,7 @@
-"""Define the base classes of the forms of data at a path, e.g. arrays or tables. Each module here defines forms."""
+"""Define the base classes of forms, that is, of data formats that are read from a user's path, e.g. arrays or tables.
+
+Each module of this package defines one or two forms.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet[OwnSettings]):
-    """A form of data at a path, by default of data without images.
+    """A data format that is read from a user's path. By default, the data has no images.
 
-    `dataset` returns a copy of the form that has a path. This copy is a data set.
+    Call `dataset` with a path to get a data set. It is a copy of this object that has the path.
     """
 
     recipe: Mapping[str, Any] = NO_IMAGES
@@ -28,7 +31,7 @@ class PathForm(Form, DataSet[OwnSettings]):
 
 
 class PictureForm(PathForm[PictureSettings], ImageDataSet[PictureSettings]):
-    """A form of pictures that have to be decoded."""
+    """A data format for pictures that have to be decoded, e.g. from .png or .jpg files."""
 
     Settings: type[PictureSettings] = PictureSettings
     recipe = ImageDataSet.recipe

@@ -1,4 +1,4 @@
-"""Read the forms `arrays` and `image_arrays`: an .npz file, or a folder of .npy files, with x_train, y_train etc."""
+"""Read the data formats `arrays` and `image_arrays`: an .npz file or a folder of .npy files with x_train, y_train etc."""
 
 from __future__ import annotations
 

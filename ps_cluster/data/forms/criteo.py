@@ -1,4 +1,4 @@
-"""Read the form `criteo`: clicks in the format of Criteo's data for Kaggle (2014) and of its terabyte of click logs."""
+"""Read the data format `criteo`: clicks as in Criteo's data for Kaggle (2014) and in its terabyte of click logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSING = 0  # the key of an empty column; hashed keys count from 1
 
 
 class CriteoSettings(DataSettings):
-    """Settings of clicks in Criteo's format."""
+    """Settings of a data set of clicks in Criteo's format."""
 
     rows: int = Field(
         default=100_000,
@@ -38,12 +38,14 @@ def key_of(value: bytes, rows: int) -> int:
 
 
 def number_of(value: bytes) -> float:
-    """Return log(1 + x) of a whole number x. A negative or missing number counts as 0, as in Naumov et al. 2019."""
+    """Return log(1 + x) for an integer x, given as text. A negative or missing x counts as 0 (Naumov et al. 2019)."""
     return math.log1p(max(int(value), 0)) if value else 0.0
 
 
 class Criteo(PathForm[CriteoSettings]):
-    """Lines that hold a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
+    """Click logs in Criteo's format: lines of a label, 13 integers and 26 hexadecimal values, separated by tabs.
+
+    The first line is not a heading.
 
     The published lines are in chronological order, so the last ones are held out to test on.
     """

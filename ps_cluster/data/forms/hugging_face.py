@@ -1,4 +1,4 @@
-"""Read the forms `hugging_face` and `hugging_face_images`: a folder that the library `datasets` wrote (`save_to_disk`).
+"""Read the data formats `hugging_face` and `hugging_face_images`: folders that `save_to_disk` of `datasets` wrote.
 
 The folder holds Arrow streams, which are mapped here. The library is not used to read them, because it would open any
 path that the folder's files name.
@@ -41,7 +41,10 @@ class HuggingFaceImageSettings(PictureSettings):
 
 
 class HuggingFaceForm(PathForm[OwnSettings]):
-    """A folder that Hugging Face's `save_to_disk` wrote. One of the two forms has a column of pictures."""
+    """A folder that `save_to_disk` of Hugging Face's library `datasets` has written.
+
+    The subclass `HuggingFaceImages` reads a folder that has a column of pictures, and `HuggingFace` any other one.
+    """
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
@@ -55,7 +58,7 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
     Settings = TableSettings
 
     def read(self, source: Path | None, settings: TableSettings) -> Contents:
-        """Return the contents of the folder, read as a table of numbers and names."""
+        """Return the contents of the folder, which is read as a table of numbers, categories and texts."""
         found = _open_splits(self.path, settings.target)
         names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective

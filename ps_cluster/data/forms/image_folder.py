@@ -1,4 +1,4 @@
-"""Read the form `image_folder`: a folder that has a folder of pictures for each class."""
+"""Read the data format `image_folder`: a folder that has a folder of pictures for each class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the form `movielens`: ratings of films as GroupLens publishes them, in MovieLens 100K to 20M and later sets."""
+"""Read the data format `movielens`: ratings of films as published by GroupLens, in MovieLens 100K to 20M and later."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class MovieLensSettings(DataSettings):
 class MovieLens(PathForm[MovieLensSettings]):
     """Ratings of films. Users and films are keys, and the rating is the number to predict.
 
-    A key is the published identifier, so that you can ask for predictions by that identifier. The tables therefore have
-    a row for each number up to the largest identifier. A rating is held out to test on if the CRC-32 of its line is
-    small, so that it stays in its split when other ratings are added.
+    A key is the published identifier, so that you can ask for predictions by that identifier. The embeddings of users
+    and films therefore have a row for each number up to the largest identifier. A rating is held out to test on if the
+    CRC-32 of its line is small, so that it stays in its split when other ratings are added.
     """
 
     name = "movielens"

@@ -1,4 +1,4 @@
-"""Read the form `table`: CSV or Parquet, in one file or in several."""
+"""Read the data format `table`: CSV or Parquet, in one file or in several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the form `text`: a file of text, or a folder of such files."""
+"""Read the data format `text`: a file of text, or a folder of such files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class TextForm(PathForm[OwnTextSettings]):
     def recognises(self, path: Path) -> bool:
         """Return whether `path` is a file of text, or a folder with only such files at its top.
 
-        A README among pictures does not make a folder a text. You can read any other folder as text by `text:FOLDER`.
+        A README among pictures does not make a folder a text. To read any other folder as text, set `dataset` to
+        `text:FOLDER`.
         """
         return holds_only_texts(path) if os.path.isdir(path) else super().recognises(path)
 

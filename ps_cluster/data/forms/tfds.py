@@ -1,4 +1,4 @@
-"""Read the form `tfds`: pictures with labels, in a folder that TensorFlow Datasets has prepared."""
+"""Read the data format `tfds`: pictures with labels, in a folder that TensorFlow Datasets has prepared."""
 
 from __future__ import annotations
 

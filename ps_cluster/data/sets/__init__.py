@@ -9,7 +9,7 @@ from ps_cluster.config.datasets import ImageDataSet, ImageSettings
 
 
 class Auto(ImageDataSet[ImageSettings]):
-    """CIFAR-10 if it is available. Otherwise the generated data set is used, and a prominent notice says so."""
+    """A name for CIFAR-10 if it is available. Otherwise it stands for the generated data set, and a notice says so."""
 
     name = "auto"
     candidates_of = ("cifar10", "synthetic")

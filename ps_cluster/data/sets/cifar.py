@@ -48,9 +48,9 @@ class Cifar(ImageDataSet[ImageSettings]):
     spec: ExampleSpec  # the description of the examples; its names of classes are used if a copy has no names
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield the paths that may be this data set, best first: the file `place`, or folders and archives in it.
+        """Yield the paths that may be this data set, best first, without opening any file.
 
-        No file is opened.
+        If `place` is a file, it is the only path. If `place` is a folder, the paths lead to folders and archives in it.
         """
         if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
             yield place
@@ -64,7 +64,7 @@ class Cifar(ImageDataSet[ImageSettings]):
                 yield place / name
 
     def read(self, source: Path | None, settings: ImageSettings) -> Contents:
-        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
+        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or folder, in the order of `batches`.
 
         Raises NotThisDataSet if the source is damaged or incomplete, or a pickle asks for more than plain data.
         """

@@ -74,17 +74,17 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def form_of_clicks(rows: int) -> ExampleSpec:
-    """Return the description of the generated examples. `rows`: the number of keys in each categorical column."""
+    """Return the description of examples of clicks. `rows`: the number of keys in each categorical column."""
     categories = ArrayField("int32", (COLUMNS,), codes=(rows,) * COLUMNS)
     numbers = ArrayField("float32", (NUMBERS,))
     return ExampleSpec({"categories": categories, "numbers": numbers}, ArrayField("uint8", ()), classes=CLASSES)
 
 
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
-    """Return the whole data set, and the true click probabilities of its examples, float64 [N] for each split.
+    """Generate the data set. Return it, and the true click probabilities of its examples, float64 [N] for each split.
 
-    Equal arguments give equal data sets on one version of numpy. The number of training examples does not change the
-    test examples.
+    With the same version of numpy, equal arguments give equal data sets. The number of training examples does not
+    change the test examples.
     """
     truth, *of_splits = np.random.SeedSequence(seed).spawn(3)
     draws = {split: np.random.default_rng(one) for split, one in zip(("train", "test"), of_splits)}

@@ -33,9 +33,9 @@ class MnistForm(ImageDataSet[ImageSettings]):
     in_equal_parts = False  # whether all classes have equally many images, as in Fashion-MNIST but not in MNIST
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield the paths that may be this data set, best first: the file `place`, or archives and folders in it.
+        """Yield the paths that may be this data set, best first, without opening any file.
 
-        No file is opened.
+        If `place` is a file, it is the only path. If `place` is a folder, the paths lead to archives and folders in it.
         """
         if os.path.isfile(place):
             yield place
@@ -67,7 +67,10 @@ class MnistForm(ImageDataSet[ImageSettings]):
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
-    """Return the IDX file of a split, which may have any of its published names; None if there is none."""
+    """Return the IDX file with the images or labels of a split, under any of its published names; None without one.
+
+    `what`: "images" or "labels". `dimensions`: the number of axes of the array in the file.
+    """
     stem = f"{IDX_BEGINNING[split]}-{what}"
     names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
     files = (folder / f"{name}{end}" for name in names for end in (".gz", ""))

@@ -61,7 +61,7 @@ SYNTHETIC_SPEC = ExampleSpec(SPEC.inputs, SPEC.target, classes=SYNTHETIC_CLASSES
 
 
 def generate(train_examples: int = TRAIN_EXAMPLES, test_examples: int = TEST_EXAMPLES, seed: int = 0) -> Contents:
-    """Return the whole data set. Equal arguments give equal data sets on one version of numpy.
+    """Generate the data set. With the same version of numpy, equal arguments give equal data sets.
 
     Images are uint8 [N, 32, 32, 3], and labels uint8 [N] in 0..9, equally frequent (to within one image) and shuffled.
     """
