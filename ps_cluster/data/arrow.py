@@ -76,7 +76,7 @@ class BatchReader(Protocol):
 
 
 class Table(Protocol):
-    """A whole table: `pyarrow.Table`."""
+    """A complete table: `pyarrow.Table`."""
 
     num_rows: int
     schema: Schema

@@ -42,7 +42,7 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
 
 
 def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
-    """Return a line about files below `root` that are not read, with the reason `why`; () if there are none."""
+    """Return a note of one line about files below `root` that are not read for the reason `why`; () without files."""
     if not paths:
         return ()
     return (f"not read ({why}): {endings_of(paths)}, such as '{one_line(str(paths[0].relative_to(root)), 200)}'",)

@@ -104,7 +104,10 @@ def open_copy(directory: Path, *, whole: bool = False) -> Copy:
 
 
 def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
-    """Return the copies whose data set or folder has one of the `names`. Raises UserError if a name matches no copy."""
+    """Return the copies in `found` whose data set or folder has a name in `names`.
+
+    Raises UserError if a name matches no copy.
+    """
     chosen: list[Copy] = []
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]

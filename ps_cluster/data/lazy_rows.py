@@ -13,7 +13,7 @@ from ps_cluster.config.objectives import Rows
 
 @runtime_checkable
 class IndexableRows(Rows, Protocol):
-    """Rows that are read with a slice or with indices (int64 [M]), like those of a numpy array."""
+    """An array, or an object like it, whose rows can be read with a slice or with indices (int64 [M])."""
 
     @property
     def dtype(self) -> np.dtype: ...
@@ -59,7 +59,7 @@ class ChangedRows(LazyRows):
 
 
 class StreamedRows(LazyRows):
-    """Rows that can only be read from the first to the last. Reading an earlier row starts again from the first."""
+    """An array whose rows can only be read from the first to the last. Reading an earlier row starts again."""
 
     _pieces: Iterator[np.ndarray]  # the pieces that have not been read yet
     _piece: np.ndarray  # the piece that was read last

@@ -153,7 +153,7 @@ def targets_in(arrays: Mapping[str, T], spec: ExampleSpec) -> T | dict[str, T]:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a packed folder. Raises UserError or OSError if it can't be read."""
+    """Return the manifest, the description of a packed folder. Raises UserError or OSError if it can't be read."""
     return read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
 
 

@@ -94,7 +94,7 @@ def remove_packed(directory: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """Return the error for a cache in which `path` can't be written."""
+    """Return the error to raise if `path`, a file or folder of the cache, can't be written."""
     return UserError(
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
         "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"

@@ -61,7 +61,7 @@ def contents_of_pictures(
     """Return the contents of a data set of pictures. `splits`: the pictures of "train", and perhaps of "test".
 
     `classes`: the name of each label. Raises Malformed if a picture can't be read, sizes differ, or the classes can't
-    be learned.
+    be learned, e.g. because there is only one.
     """
     if settings.objective not in ("auto", "classification"):
         raise Malformed(

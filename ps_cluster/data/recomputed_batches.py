@@ -45,7 +45,8 @@ class RecomputedBatches:
         """Return the examples of some batches.
 
         Args:
-          batches: their numbers, int64 [...]. The first batch of a step has the number step id x batches per step.
+          batches: the numbers of the batches, int64 [...]. If each step has k batches, step i has the batches k * i to
+        k * i + k - 1.
           worker: the index of the worker that trains on the batches. It matters only if each worker has its own part of
             the examples.
         """

@@ -68,7 +68,10 @@ def varied(
 
 
 def resized(images: np.ndarray, scales: Sequence[ImageScale], progress: float) -> np.ndarray:
-    """Return images float32 [B, H, W, C], scaled down by `scales`. `progress`: the share of the steps that is done."""
+    """Return images, scaled down as `scales` says for this point of the training.
+
+    `images`: float32 [B, H, W, C]. `progress`: the share of the steps that is done.
+    """
     scale = next((scale for scale in scales if progress < np.float32(scale.until)), None)
     if scale is None:
         return images

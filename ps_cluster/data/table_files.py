@@ -368,7 +368,10 @@ def _check_columns(path: Path, columns: int) -> None:
 
 @contextmanager
 def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
-    """Raise Malformed for pyarrow's errors in a block. `rephrase` returns a better message than pyarrow's, or None."""
+    """Turn pyarrow's errors in a `with` block into Malformed.
+
+    `what`: the name of the table, for messages. `rephrase` gets pyarrow's message, and returns a better one or None.
+    """
     try:
         yield
     except MemoryError:  # also pyarrow's own, which is an ArrowException too

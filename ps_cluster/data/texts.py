@@ -25,7 +25,7 @@ SEPARATOR = b"\0"  # follows each file, so that a network learns where a file en
 
 
 class TextSettings(DataSettings):
-    """Settings of text."""
+    """Settings of a data set of text."""
 
     window: int = Field(default=128, ge=2, le=4096, description="Number of bytes in each example.")
     held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out to test on.")
@@ -39,7 +39,7 @@ class TextFile(NamedTuple):
 
 
 def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
-    """Return the files with their contents, except for empty files. `folder`: the folder that contains all of them."""
+    """Read files of text, and return those that are not empty. `folder`: the folder that contains all of them."""
     texts = []
     for path in paths:
         with open_regular(path) as file:

@@ -1,4 +1,4 @@
-"""Read the data formats `arrays` and `image_arrays`: an .npz file or a folder of .npy files with x_train, y_train etc."""
+"""Read the data formats `arrays` and `image_arrays`: an .npz file or a folder of .npy files with x_train, y_train …"""
 
 from __future__ import annotations
 

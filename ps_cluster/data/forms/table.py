@@ -168,8 +168,8 @@ def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tu
     """Return one file of each name, sorted, and lines about the other files, which are not used.
 
     Files whose names differ only in their endings are taken to hold the same rows, e.g. train.csv, train.csv.gz, and
-    the files in a folder train. The file whose ending comes first in TABLES is used, and a file
-    is preferred to a folder of files.
+    the files in a folder train. The file whose ending comes first in TABLES is used, and a file is preferred to a
+    folder of files.
     """
     by_ending = sorted(files, key=lambda file: (list(TABLES).index(ending_of(file)), file))
     used: dict[Path, Path] = {}  # path without an ending → file

@@ -19,7 +19,7 @@ _ENDINGS = (".txt", ".md")
 
 
 class OwnTextSettings(texts.TextSettings):
-    """Settings of text that users bring."""
+    """Settings of a data set of a user's own text."""
 
     files: tuple[str, ...] = Field(
         default=tuple(f"*{ending}" for ending in _ENDINGS), strict=False, min_length=1, max_length=100,

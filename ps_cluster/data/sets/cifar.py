@@ -31,7 +31,7 @@ _CHUNK_BYTES = 2**20
 
 
 class BatchFile(NamedTuple):
-    """A file of images. `rows`: the number of images in it."""
+    """A file with some of CIFAR's images, which CIFAR calls a batch. `rows`: the number of images in it."""
 
     name: str
     split: str

@@ -18,7 +18,7 @@ class PackedArrays(DataSet[OwnDataSettings]):
 
 
 class PackedImages(ImageDataSet[OwnImageSettings]):
-    """Images in arrays. By default they are not varied, because a mirrored image may mean something else."""
+    """Images in arrays. By default they are not augmented, because a mirrored image may mean something else."""
 
     name = "packed_images"
     title = "images of your own"
