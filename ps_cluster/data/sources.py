@@ -176,7 +176,7 @@ class _Search:
         return None
 
     def download_and_pack(self, kind: DataSet[Any], progress: OnBytes, patience: Patience) -> PackedDataset:
-        """Download a data set, pack it, and remove the downloaded files. Raises DownloadError if it can't be downloaded."""
+        """Download a data set, pack it, and remove the downloaded files. Raises DownloadError if the download fails."""
         if not kind.downloads:
             raise DownloadError("it can't be downloaded")
         folder = self.cache_dir if len(kind.downloads) == 1 else self.cache_dir / f"{kind.name}-files"
