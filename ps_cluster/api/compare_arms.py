@@ -52,13 +52,14 @@ class _Report(BaseModel):
 
 
 class Compared:
-    """A complete comparison. `Compared("comparison")` also opens a comparison that the command `compare` has made.
+    """A complete comparison of modes. `Compared("comparison")` also opens one that the command `compare` has made.
 
     Attributes:
       output: the folder of the runs and the report.
       page: the file of the report.
       headline: the findings, one sentence each.
-      table: a dictionary for each arm: the number of runs, and the mean, deviation and 95 % interval of each result.
+      table: a dictionary for each arm (a mode with its settings): the number of its runs, and the mean, standard
+        deviation and 95 % interval of each result.
     """
 
     def __init__(self, output: str | os.PathLike[str]):
@@ -96,7 +97,8 @@ def compare(
     """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
 
     Args:
-      arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without local steps.
+      arms: what to compare: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without
+        local steps in which each worker trains the whole network.
       model: the network, as for `train`.
       data: the data set, as for `train`.
       output: the folder for the runs and the report; an unfinished comparison in it is continued.
@@ -151,6 +153,6 @@ def _check_same_model(folder: Path, name: str) -> None:
 
 
 def _written_file(name: object, folder: Path) -> Path | None:
-    """Return the file that `compare` wrote for the network of this name; None for any other name."""
+    """Return the file that `compare` wrote for the network, if `name` (setting `model.name`) refers to such a file."""
     file = NETWORKS.code_of(name) if isinstance(name, str) else None
     return file if file is not None and file.is_relative_to(folder / CODE) else None

@@ -30,7 +30,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
     """Return `values` (settings by dotted key) and the settings that choose `data`. Arrays are packed first.
 
     Args:
-      data: the data, in one of the forms of docs/python-api.md; None: the data set that `values` choose.
+      data: the data, in one of the formats of docs/python-api.md; None: the data set that `values` choose.
     """
     if data is None:
         return dict(values)
@@ -69,7 +69,7 @@ def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDatas
 
 
 def _digest_of(contents: Contents) -> str:
-    """Return a digest that changes if an array of the examples, its name or its split changes, or the spec."""
+    """Return a digest of the spec, and of the content, name and split of each array of the examples."""
     digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():

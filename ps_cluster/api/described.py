@@ -17,8 +17,8 @@ _PLACES = ("__firstlineno__", "__static_attributes__")  # attributes of a class:
 def described(function: Any) -> bytes:
     """Return bytes that depend on the code of a function and on the values that it uses, but not on its file or lines.
 
-    They may differ for equal functions that use a set of strings, because the order of
-    a set differs from process to process.
+    Even for equal functions the bytes may differ if the function uses a set of strings, because the order of a set
+    differs from process to process.
     """
     stream = io.BytesIO()
     _Describer(stream).dump(function)

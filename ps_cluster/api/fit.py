@@ -38,11 +38,11 @@ _OF_SCORES = ("evaluation.patience", "evaluation.monitor", "cluster.evaluator") 
 
 @dataclass(frozen=True)
 class FitHistory:
-    """The outcome of `fit`, with the attributes of the History that `Model.fit` returns.
+    """The result of `fit`. It has the attributes of the `History` that `Model.fit` returns, and `result`.
 
     Attributes:
-      history: the values of each log at the ends of the epochs, by the name of the log.
-      epoch: the numbers of these epochs. The first number is `initial_epoch`.
+      history: for each log, by name, its values at the ends of the epochs.
+      epoch: the numbers of the epochs. The first number is `initial_epoch`.
       params: the parameters that the callbacks were given.
       model: the model that was trained.
       result: the run, with its directory, its ledger and its best model.
@@ -105,7 +105,8 @@ def fit(
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: a dictionary that maps a class to the weight of its examples in the loss.
       sample_weight: a weight for each example.
-      initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
+      initial_epoch: the number of the first epoch. Unlike in `Model.fit`, the optimizer starts anew, without moments
+        from earlier calls.
       steps_per_epoch: the number of batches of an epoch; needed for a stream without end. If it is given, only the
         batches of one epoch are read from a generator or a tf.data.Dataset, and every epoch trains on them.
       validation_steps: the number of batches of `validation_data` to score; None: all.
@@ -232,10 +233,10 @@ def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
 
 
 def _whole(name: str, value: object, least: int = 1) -> int:
-    """Return `value`, a whole number of Python or NumPy, as an int.
+    """Return `value`, an integer of Python or NumPy, as an int.
 
     Raises:
-      UserError: it is not a whole number, or is below `least`.
+      UserError: it is not an integer, or is below `least`.
     """
     found = keywords.plain(value)
     if not isinstance(found, int) or isinstance(found, bool) or found < least:

@@ -135,7 +135,7 @@ def _validation(
 
 
 def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
-    """Return the examples to train on, and those to score: a share from the end, as in `Model.fit`."""
+    """Return the examples to train on, and the examples to score, a share from the end as in `Model.fit`."""
     if not 0 < share < 1:
         raise UserError(f"validation_split: got {share}: give a share between 0 and 1")
     first = int(len(train) * (1 - share))
@@ -212,9 +212,9 @@ def _written(
 ) -> tuple[Examples, int]:
     """Write the examples of a stream to files. Return them, and the number of examples in the first batch.
 
-    If `steps` is given, a stream that has each example once is read until there are enough batches for all epochs, or
-    until it ends. From any other stream, only the `steps` batches of one epoch are read, because it may repeat its
-    examples.
+    Without `steps`, the whole stream is read. With `steps`, a stream that has each example once is read until there are
+    enough batches for all epochs, or until it ends. From any other stream, only the `steps` batches of one epoch are
+    read, because it may repeat its examples.
     """
     if y is not None or weight is not None:
         raise UserError(

@@ -77,7 +77,7 @@ class FitOptions(SharedOptions, total=False):
 
 
 class RunOptions(FitOptions, total=False):
-    """The keywords of `train`, which are those of KEYWORDS."""
+    """The keywords of `train` that set options of the command `ps-cluster run`."""
 
     epochs: float | None
     steps: int | None

@@ -25,7 +25,7 @@ class RunFollower(Protocol):
 
 
 class Wish(Enum):
-    """The answers that a callback may return."""
+    """The values that a function passed to `train` may return to control the run."""
 
     STOP = "stop"
 

@@ -23,10 +23,10 @@ from ps_cluster.files.writing import write_whole
 
 
 def write_network(model: Any, folder: Path) -> str:
-    """Save a function that builds a network, or a Keras model to continue from. Return the name for the settings.
+    """Save a function that builds a network, or a Keras model to continue from. Return the value for `model.name`.
 
-    The name of the file depends on the network, not on the process that writes it: if a script is started again, the same
-    function has the same name. If `model` is a name or a path, it is returned unchanged.
+    The name of the file depends on the network, but not on the process that writes it. So if a script is started again,
+    the same function has the same name. If `model` is a name or a path, nothing is saved, and it is returned unchanged.
     """
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
@@ -42,7 +42,10 @@ def write_network(model: Any, folder: Path) -> str:
 
 
 def _write_function(function: Any, folder: Path, name: str, *, described_by: Any, what: str) -> str:
-    """Pickle a function by value. Return its name in settings. The file name depends on the object `described_by`."""
+    """Pickle a function by value. Return the value of the setting `model.name` that refers to the file.
+
+    The name of the file depends on `name` and on the object `described_by`. `what` names the function in messages.
+    """
     try:
         with contextlib.ExitStack() as stack:
             # In a child of multiprocessing the script is not `__main__`, and only `__main__` is pickled by value.

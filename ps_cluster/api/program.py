@@ -51,7 +51,7 @@ def run_program(
 ) -> None:
     """Run a command in a child process until it has ended, and raise the error that its exit code stands for.
 
-    The arguments are those of `Program` and of its methods `attend` and `check`. Their docstrings list the errors.
+    For the arguments and errors, see `Program` and its methods `attend` and `check`.
     """
     with Program(argv, notify, environment=environment) as program:
         program.attend(poll)

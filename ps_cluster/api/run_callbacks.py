@@ -38,9 +38,12 @@ CHECKPOINTS_KEPT = 10
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
-    """Return settings with which each epoch is scored, unless the caller has chosen when checkpoints are written.
+    """Return `values` and the settings with which each epoch is scored.
+
+    If `values` choose when checkpoints are written, this choice stays.
 
     Args:
+      values: settings by dotted key.
       passes: the length of an epoch, in passes over the training examples.
     """
     found = {"checkpoints.keep": CHECKPOINTS_KEPT, **values}
@@ -51,7 +54,9 @@ def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[s
 
 @dataclass
 class RunCallbacks:
-    """Calls Keras callbacks for a run. It is a `RunFollower` (api/listener.py). Nothing is read before the run trains.
+    """Calls Keras callbacks for a run. It is a `RunFollower` (api/listener.py).
+
+    The run's data and network are read only when its training begins.
 
     Attributes:
       model: the Keras model that the callbacks get; None: the network of the run is built for them.
@@ -59,7 +64,9 @@ class RunCallbacks:
         the targets which metric "accuracy" means, and the run may store one-hot targets as labels.
       passes: the length of an epoch, in passes over the training examples.
       steps: the number of batches of an epoch that callbacks see; None: the number of batches of one pass.
-      first_epoch, verbose, extra_logs: as for `CallbackCaller`.
+      first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
+      verbose: the value that callbacks find in `self.params`.
+      extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
       notify: called with each line about the data set.
     """
 

@@ -87,7 +87,7 @@ def _leaves(batch: Sequence[object]) -> Iterator[tuple[tuple[str, ...], object]]
 
 
 def _filled(part: object, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Part | None:
-    """Return the rows of all batches, in the same structure as `part`, which is from a single batch."""
+    """Return the examples of all batches, in the same structure as `part`, which is from a single batch."""
     if isinstance(part, Mapping):
         return {key: columns[*path, key].rows_of_all() for key in part}
     if isinstance(part, tuple | list):

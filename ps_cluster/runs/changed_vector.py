@@ -1,4 +1,4 @@
-"""Read a vector from a snapshot that holds only the vector's changes since a full state. No TensorFlow."""
+"""Read a vector from a snapshot that holds only what has changed in the vector since a full state. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 class ChangedVector:
     """A vector, float32 [n], whose changed numbers are read from a snapshot, and all other numbers from a full state.
 
-    Indexing the vector with a slice returns an array, so the whole vector need not be in memory. `shape` and `ndim`
-    describe the whole vector.
+    Indexing it with a slice returns this part as an array, so the whole vector need not be in memory. `shape` and
+    `ndim` describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):

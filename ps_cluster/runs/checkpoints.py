@@ -126,7 +126,8 @@ class CheckpointMeta(Row):
     Attributes:
       times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from other data sets (training/agreement.py).
-      network: the path and shape of each variable, in the order of its values in the vectors. Statistics come last.
+      network: the path and shape of each variable of the network, in the order in which the arrays "weights" and then
+        "statistics" hold their values.
       leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """
 
@@ -142,7 +143,7 @@ class CheckpointMeta(Row):
 
 
 class FullState(Row):
-    """The full state on which a snapshot of changed rows builds. `checksum`: see `checksum_of`."""
+    """The full state on which a snapshot of changed rows builds. `checksum`: the result of `checksum_of` for its file."""
 
     step: Count
     term: Count
@@ -163,7 +164,7 @@ class EndedMark(Row):
 
     Attributes:
       is_continued: whether another leader will continue, so that more checkpoints may come.
-      term: the leader's number (runs/leaders.py). If there are states of a later leader, the mark does not count.
+      term: the number of the leader that wrote the mark. If a later leader has written states, the mark does not count.
     """
 
     last_step: Count
@@ -196,7 +197,7 @@ class Checkpoint:
 
     @property
     def term(self) -> int:
-        """The number of the leader that wrote this checkpoint (runs/leaders.py); 0 for a leader without a claim."""
+        """The number of the leader that wrote this checkpoint; 0 if the leader has not claimed the run directory."""
         return self.meta.leaders[-1].term if self.meta.leaders else 0
 
     @property
@@ -218,7 +219,10 @@ class State(NamedTuple):
 
 
 def name_of(step: int, term: int, since: int | None = None) -> str:
-    """Return the name of a checkpoint that the leader of `term` writes. No other leader ever replaces such a file."""
+    """Return the file name of a checkpoint. No other leader ever replaces this file.
+
+    `term`: the number of the leader that writes it. `since`: the step of the full state on which it builds, if any.
+    """
     return f"step-{step:09d}-term-{term:06d}{'' if since is None else f'-since-{since:09d}'}.safetensors"
 
 
@@ -303,7 +307,7 @@ def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
 def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
     """Remove all checkpoints but the newest `keep`, the one of step `spare`, and the full states on which these build.
 
-    `term`: the term of the calling leader; files of newer leaders are kept. None if no leader is left.
+    `term`: the term number of the calling leader; files of newer leaders are kept. None if no leader is left.
     """
     present = [state for state in states(directory) if term is None or state.term <= term]
     kept = [*present[-keep:], *(state for state in present if state.step == spare)]
@@ -316,7 +320,10 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
 
 
 def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
-    """Remove states that did not lead to `checkpoint`, so that no leader resumes them. `term`: see `keep_newest`."""
+    """Remove states that did not lead to `checkpoint`, so that no leader resumes them.
+
+    `term`: the term number of the calling leader; files of newer leaders are kept.
+    """
     way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
         if state.term <= term and state.step > way.get(state.term, -1):
@@ -324,7 +331,10 @@ def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
 
 
 def remove_all(directory: Path, term: int) -> None:
-    """Remove a directory's checkpoints, and the directory if nothing is left in it. `term`: see `keep_newest`."""
+    """Remove a directory's checkpoints, and the directory if nothing is left in it.
+
+    `term`: the term number of the calling leader; files of newer leaders are kept.
+    """
     remove_leftovers(directory, "step-*.safetensors")
     for state in _all(directory):
         if state.term <= term:
@@ -402,7 +412,7 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
 
 
 def is_by_weight(name: str) -> bool:
-    """Return whether an array of a checkpoint has a number for each weight."""
+    """Return whether the array with this name has one number for each weight: the weights, and slots of that size."""
     return name == WEIGHTS or name.startswith(SLOT)
 
 

@@ -1,4 +1,4 @@
-"""Store a shard's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
+"""Store the rows of a shard's ledger on disk, in the order in which the shard accepted them. No TensorFlow.
 
 Each leader appends to a new file. The files of earlier leaders are never changed: they are neither cut nor copied. A
 checkpoint records how many rows of each leader's file count (`LeaderStretch`).
@@ -50,13 +50,13 @@ class JournalGivenUp(RunFailed):
 
 
 class LeaderStretch(Row):
-    """The part of one leader's work that counts.
+    """The part of one leader's work that counts: everything up to a state, which is a checkpoint or a snapshot.
 
-    It ends with a state (a checkpoint or a snapshot). That is the leader's newest state or, if another leader has
-    followed, the state from which that leader continued. The rows that the leader wrote after this state do not count.
+    The state is the leader's newest one or, if another leader has followed, the state from which that leader continued.
+    The rows that the leader wrote after this state do not count.
 
     Attributes:
-      term: the leader's number (runs/leaders.py); 0 for a leader without a claim.
+      term: the leader's number (runs/leaders.py); 0 for a leader that has not claimed the run directory.
       step: the number of updates in the state.
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
@@ -84,7 +84,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of a leader's file.
+    """The part of a leader's journal file that counts, which is its first `rows` rows.
 
     `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the previous piece.
     """
@@ -98,7 +98,7 @@ History = Sequence[Piece]  # all rows of one shard, over all leaders
 
 
 class Journal:
-    """A new file to which one leader appends its rows. Rows that the disk refuses stay in memory and are written later.
+    """A new file to which a leader appends the ledger rows of a shard. Rows that the disk refuses are written later.
 
     After a failed fdatasync Linux marks the pages as clean although the disk does not have them, and the next fdatasync
     succeeds (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC, section 3). So all rows since
@@ -125,7 +125,7 @@ class Journal:
         return Piece(self.path, self.rows, self.checksum)
 
     def append(self, rows: np.ndarray) -> None:
-        """Add `rows`, a structured array of ROW, and write all rows that are not on the disk.
+        """Add `rows`, a structured array of dtype ROW, and write all rows that are not on the disk.
 
         Raises JournalNotWritten if the disk refuses. Nothing is lost, because the next call tries again. Raises
         JournalGivenUp if the disk has refused too many rows.
@@ -180,7 +180,10 @@ class Journal:
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> LeaderStretch:
-    """Return the part of a leader's work that ends with the state of `step`. `pieces`: the rows of each shard."""
+    """Return the part of a leader's work that ends with the state after `step` updates.
+
+    `pieces`: for each shard, the rows that the leader had written up to then. Other arguments are fields of the result.
+    """
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
     return LeaderStretch(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
@@ -188,7 +191,7 @@ def stretch_of(
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
-    """Return the pieces of journals that have the rows of shard `index`, from the first of `leaders` to the last.
+    """Return the parts of all journal files that hold the rows of shard `index`, from the first leader to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps
     (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 count.
@@ -217,7 +220,7 @@ def count_rows(path: Path) -> int:
 
 
 def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
-    """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of ROW.
+    """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of dtype ROW.
 
     Raises JournalDamaged if a row is missing, or has a wrong checksum or an impossible value. All rows before this row are
     yielded first.
@@ -266,9 +269,9 @@ def _whole_records(content: bytes) -> np.ndarray:
 
 
 class JournalTail:
-    """A reader of the rows of one shard while a run writes them. It does not check checksums, because `read` does that.
+    """A reader of the ledger rows of one shard while a run writes them. It does not check their checksums.
 
-    `waiting`: a structured array [k] of ROW, the rows that were read and not taken yet.
+    `waiting`: the rows that were read but not yet taken (`take`), a structured array [k] of dtype ROW.
     """
 
     def __init__(self, run_dir: RunDir, index: int):

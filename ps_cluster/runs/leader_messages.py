@@ -1,4 +1,4 @@
-"""Read the message file in a task's workspace, with which the leader reports the state of training to the task.
+"""Read the file in a task's workspace into which the leader writes its message about the state of training.
 
 The leader writes the file through TensorFlow, on the task's device, so the task needs no other port or folder. The file is
 written in place. A reader that sees only a part of it reads the file again later.
@@ -23,6 +23,7 @@ class LeaderMessage(Row):
     """A message from a leader to a task.
 
     Attributes:
+      term: the leader's term number.
       ended: how training has ended; None while it continues.
       refused: why the leader does not accept this task, on one line; None if the leader accepts it.
       start_again: why this task has to end and be restarted, on one line; None if no restart is needed.

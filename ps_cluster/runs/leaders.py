@@ -84,12 +84,12 @@ def _path(folder: Path, term: int) -> Path:
 
 @dataclass(frozen=True)
 class LeaderStart:
-    """The way in which a leader was started. By default a launcher on the same machine has started it.
+    """The conditions under which a leader was started. By default a launcher on the same machine has started it.
 
     Attributes:
       alone: whether no launcher watches the other tasks. If so, the leader reports the end of training to these tasks,
         and gives the steps of a silent worker to other workers.
-      term: the number of the leader's claim; 0 without one.
+      term: the leader's term number, which it has claimed (`claim`); 0 if it has not claimed the run directory.
       least_workers: training begins as soon as this many workers are connected, and the other workers may connect later.
         None: training begins when all workers are connected.
       wait_s: how long an evaluator waits for a sign of life from training [s]; infinite if a launcher limits the wait.

@@ -24,7 +24,9 @@ TAKES_PART_FOR = 16
 
 
 class ServerColumns(NamedTuple):
-    """The columns that the parameter server fills. In a graph they are scalars of any numeric dtype, elsewhere numbers.
+    """The columns of a ledger row that the parameter server fills.
+
+    In a graph they are scalars of any numeric dtype, elsewhere numbers.
 
     Times are unix seconds. The docstring of `WorkerColumns` describes their order.
     """
@@ -38,7 +40,7 @@ class ServerColumns(NamedTuple):
 
 
 class WorkerColumns(NamedTuple):
-    """The columns that the worker pushes with the gradient.
+    """The columns of a ledger row that the worker fills, and pushes with the gradient.
 
     In a graph they are scalars of any numeric dtype, elsewhere numbers.
 
@@ -84,7 +86,10 @@ _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infini
 
 
 class Counts(NamedTuple):
-    """The counters that a parameter server keeps in addition to its rows. A separate method increments each of them."""
+    """The counters that a parameter server keeps in addition to its ledger's rows.
+
+    Each counter is incremented by a different method, so that the counters check each other.
+    """
 
     version: int
     accepted: int  # gradients
@@ -106,7 +111,7 @@ def names_of(row: np.dtype) -> tuple[str, ...]:
 
 
 def check_values(rows: np.ndarray) -> None:
-    """Raise Malformed if a row of a structured array [k] has an impossible value."""
+    """Raise Malformed if `rows`, a structured array [k], contain an impossible value, such as a negative step."""
     for name in set(names_of(rows.dtype)) - _OF_A_DIVERGED_RUN:
         values = rows[name]
         sound = np.abs(values) <= MOST  # false for NaN too
@@ -119,21 +124,27 @@ def check_values(rows: np.ndarray) -> None:
 
 
 def rows_of(table: np.ndarray) -> np.ndarray:
-    """Convert float64 [k, len(COLUMNS)] to a structured array [k] of ROW."""
+    """Convert a table of numbers, float64 [k, len(COLUMNS)], to a structured array [k] of dtype ROW."""
     return np.ascontiguousarray(table, np.float64).view(ROW).reshape(-1)
 
 
 class ShardJoiner:
-    """Joins the rows that several shards have for a step. A step counts as applied when all shards have accepted it.
+    """Joins the ledger rows that several shards have for the same step into one row.
+
+    A step counts as applied when all shards have accepted it.
 
     Attributes:
-      waiting: the rows of steps that some shards have not accepted yet, a structured array [k] of ROW.
-      waiting_shards: int64 [k], the shard of each of these rows.
+      waiting: the rows of steps that some shards have not accepted yet, a structured array [k] of dtype ROW.
+      waiting_shards: int64 [k], the index of the shard of each of these rows.
       mixed: the number of steps whose pushes to different shards came from different processes, because a worker died.
     """
 
     def __init__(self, shards: int, *, shared: bool = False):
-        """Create a joiner. `shared`: whether each shard belongs to a different worker, and a step needs all workers."""
+        """Create a joiner.
+
+        `shared`: whether the network is divided among the workers, so that all workers take part in each step, and each
+        shard is that of a different worker.
+        """
         self._shards = shards
         self._shared = shared
         self.waiting, self.waiting_shards = NO_ROWS, np.zeros(0, np.int64)

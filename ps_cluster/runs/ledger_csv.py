@@ -1,4 +1,4 @@
-"""Write the journals as CSV files (metrics/updates.csv and metrics/applies.csv), and read them. No TensorFlow."""
+"""Write the ledger's rows as CSV files (metrics/updates.csv and metrics/applies.csv), and read them. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def write_updates(
     The old file stays if JournalDamaged or OSError is raised.
 
     Args:
+      journals: for each shard, the files with the rows of its ledger.
       window: the largest distance between steps that are under way at the same time (`config.ledger_window`).
       on_rows: called from time to time with the number of rows read since the last call.
     """
@@ -95,8 +96,8 @@ def _in_step_order(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield (joined rows, number of journal rows that were read for them), in the order of steps.
 
-    A row is held back while a lower step may still come. A step that is a whole window below the newest step counts as
-    lost.
+    A row is held back while a row of a lower step may still come. A step that is `window` or more below the newest step
+    counts as lost.
     """
     joiner, steps, held = ShardJoiner(len(journals)), StepSet(), NO_ROWS
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):

@@ -48,12 +48,12 @@ _LOG = re.compile(r"\(log: (?P<path>.+?\.log)\)")  # the name of a folder may co
 
 
 def with_log(reason: str, log: Path) -> str:
-    """Return a reason for a failure, followed by the log that has the details."""
+    """Return the text of a reason for a failure, followed by the path of the log that has the details."""
     return f"{reason} (log: {log})"
 
 
 def log_named_in(reason: str) -> Path | None:
-    """Return the log that `with_log` has named in a reason; None if there is none."""
+    """Return the path of the log that `with_log` has added to a text; None if there is none."""
     named = _LOG.search(reason)
     return Path(named["path"]) if named else None
 

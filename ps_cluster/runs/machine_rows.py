@@ -34,8 +34,8 @@ class UsageRow(Row):
 class MachineRow(Row):
     """The machine of a run (system/machine.py), without the name of the machine or of its user.
 
-    Another version may have written other fields. A field that the file lacks is None here. An unknown field is kept.
-    The row is written with exactly the fields with which it was read or created.
+    Another version of this program may have written other fields. A field that the file lacks is None here, and an
+    unknown field is kept. The row is written with exactly the fields with which it was read or created.
 
     Attributes:
       cores, memory_gb: what the run could use.
@@ -66,7 +66,7 @@ class MachineRow(Row):
 
 
 class NetworkSummary(Row):
-    """Whether the run had a private network, so that no program outside of the run could reach its ports.
+    """Whether the run had a private computer network, so that no program outside of the run could reach its ports.
 
     `notice`: why the network was not private; None if it was.
     """

@@ -55,23 +55,26 @@ class Monitor:
         return cls(settings.monitor, BETTER[settings.monitor])
 
     def metric(self, row: MetricValues) -> str:
-        """Return the name of the metric in a row."""
+        """Return the name of the metric; by default "accuracy" or, if the row has no accuracy, "error"."""
         if self.name != AUTO:
             return self.name
         return "error" if row.value_of("accuracy", row.deciding) is None else "accuracy"
 
     def better_of(self, row: MetricValues) -> Better:
-        """Return whether larger ("max") or smaller ("min") values of the metric in a row are better."""
+        """Return "max" if larger values of the row's metric are better, "min" if smaller ones are."""
         return self.better or BETTER[self.metric(row)]
 
     def value(self, row: MetricValues) -> float | None:
-        """Return the metric over the examples that choose the best model; None if it is not finite."""
+        """Return the metric's value over the examples that choose the best model (see `MetricValues.deciding`).
+
+        It is None if the row does not have the metric, or its value is not finite.
+        """
         return row.value_of(self.metric(row), row.deciding)
 
     def merit(self, row: CheckpointScores) -> float:
-        """Return a number by which scores are compared: a larger one is better.
+        """Return a number by which scores are compared. The larger number is the better score.
 
-        It is minus infinity, which is never the best, for a score without the metric or whose test loss is not finite.
+        A score that lacks the metric, or whose test loss is not finite, gets minus infinity, so it is never the best.
         """
         value = self.value(row)
         if row.test_loss is None or value is None:
@@ -121,19 +124,22 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """The decision when a run stops early. It depends on the scores, in their order, and on the training time.
+    """Decides when a run stops early, from the scores, in their order, and from the training time.
 
-    The decision depends only on rows, so all processes that read these rows come to the same decision, even after
-    restarts. Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again.
-    Exhausted patience is ignored if an earlier session has ended cleanly at that step or later, because that session
-    reported it.
+    The decision depends only on rows in the run's files. So all processes that read these rows come to the same
+    decision, even after restarts. Once patience has run out, counting begins again at 0, so that a resumed run has the
+    full patience again. Exhausted patience is ignored if an earlier session has ended cleanly at that step or later,
+    because that session reported it.
 
     Attributes:
       due: the reason to stop now; None while there is none.
     """
 
     def __init__(self, config: RunConfig, ended_at: int = -1):
-        """Begin before the first score. `ended_at`: the last update of an earlier session that ended cleanly, or -1."""
+        """Create the decision before the first score.
+
+        `ended_at`: the last update of an earlier session that ended cleanly; -1 if there is none.
+        """
         self.due: EarlyStop | None = None
         self._ended_at = ended_at
         settings = config.evaluation
@@ -152,7 +158,7 @@ class EarlyStopping:
             self.due = TimeLimitReached(max_seconds=limit)
 
     def see(self, row: CheckpointScores) -> None:
-        """Count a score. If a step is scored again, only its first score counts."""
+        """Take a new score into account. If a step is scored again, only its first score counts."""
         if self._patience is None or row.step in self._seen:
             return
         self._seen.add(row.step)

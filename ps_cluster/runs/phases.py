@@ -51,7 +51,7 @@ class TimeShares(NamedTuple):
 
     @property
     def by_name(self) -> dict[str, float]:
-        """The share of each of PHASES and GAPS."""
+        """All shares by name: those of the phases (PHASES), and those of the gaps between steps (GAPS)."""
         return dict(
             zip((*PHASES, *reversed(GAPS)), (*self.phases, self.returns, self.dispatch, self.idle), strict=True)
         )
@@ -73,7 +73,7 @@ def phase_seconds(rows: np.ndarray) -> Phases[np.ndarray]:
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
-    """Return the start times of the GAPS that precede each step, and the end of the last gap.
+    """Return the start times of the gaps before each step (idle, dispatch and returns), and the end of the last gap.
 
     The times are unix seconds, float64 [gaps + 1, steps].
 

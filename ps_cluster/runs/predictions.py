@@ -19,7 +19,7 @@ from ps_cluster.runs.result_rows import PredictionsHeader
 class Predictions:
     """Predictions of all test examples, in the order of the data set (see `PredictionsHeader`).
 
-    `arrays`: the arrays, [N, ...], that the objective's head keeps (`Head.kept`), by name.
+    `arrays`: by name, the arrays [N, ...] that the objective keeps (`Head.kept`), such as predictions and targets.
     """
 
     step: int
@@ -33,7 +33,10 @@ class Predictions:
         return min(map(len, self.arrays.values()))
 
     def column(self, name: str, kind: str, axes: int = 1) -> np.ndarray:
-        """Return an array. Raises Malformed unless it exists, with this kind of numpy dtype and this number of axes."""
+        """Return the array called `name`. Raises Malformed if it is missing or has another kind or number of axes.
+
+        `kind`: the kind of its dtype, as in `numpy.dtype.kind`, e.g. "f". `axes`: its number of axes.
+        """
         if name not in self.arrays:
             raise Malformed(f"it has no array '{name}'")
         array = self.arrays[name]

@@ -1,10 +1,10 @@
-"""Prove that each update was applied exactly once, by comparing the journals on disk with the parameter servers' counters.
+"""Prove that each update was applied exactly once, by comparing the ledger's rows with the parameter servers' counters.
 
-No TensorFlow.
+The rows of each shard are read from its journal, the file into which the leader has written them. No TensorFlow.
 
 Three numbers of a shard have to agree. Its version is incremented by each change of its weights. The number of accepted
 gradients is incremented by the ledger on the parameter server, with each row that it writes. The rows are counted as they
-are read from the journal, which the chief has written. (If the last two differ during training, the chief ends the run.)
+are read from the journal. (If the last two differ during training, the chief ends the run.)
 
 The steps in the rows of every shard must be the steps that the chief handed out. The values in a row (learning rate,
 number of examples, checksum of their ids) must be those that follow from the step id and the settings.
@@ -43,10 +43,10 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """The number of step ids that belong to an update, and the number of gradients whose mean the update applies.
+    """The size of a round, in which an update applies the mean of several workers' gradients.
 
-    An update averages at least `gradients_per_update` and at most `most` gradients. Without rounds all three numbers
-    are 1.
+    An update averages at least `gradients_per_update` and at most `most` gradients, from the `steps_per_update` step
+    ids that belong to it. In modes without rounds each update applies one gradient, and all three numbers are 1.
     """
 
     steps_per_update: int
@@ -59,20 +59,21 @@ class ExpectedRows:
     """The values that the rows of a run must have, according to its settings. By default any value is allowed.
 
     Attributes:
-      examples: for each shard, the largest number of examples in a row; empty: any number.
-      most_staleness: the largest staleness of an update [versions]; None: any.
-      rates: function from step ids, int64 [k], to their learning rates, float32 [k]; None: any.
-      ids_checksums: function from rows, a structured array [k] of ROW, to the checksums of their examples' ids, int64 [k];
-        None: any.
+      examples: for each shard, the largest number of examples that one row may count; empty: any number.
+      most_staleness: the largest staleness that an update may have [versions]; None: any.
+      rates: a function that maps step ids, int64 [k], to their learning rates, float32 [k]; None: any.
+      ids_checksums: a function that maps rows, a structured array [k] of dtype ROW, to the checksums of their examples'
+        ids, int64 [k]; None: any.
       examples_in_all: the approximate number of examples in all rows. If it is above `MOST_IDS`, the ids of
         only some rows are computed again.
       highest_rate: the highest learning rate of the schedule. The tolerance for rounding is a fixed share of this rate,
         even for rows whose rate is small.
-      holds_from: for each shard, the first row to which rates, examples, staleness bound and ids apply. Earlier rows
-        were made with other settings.
+      holds_from: for each shard, the index of the first row for which `rates`, `examples`, `most_staleness` and
+        `ids_checksums` hold. Earlier rows were made with other settings.
       examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
         batches; 0: each row of a shard has the shard's `examples`.
-      checks_factors: whether the factors of the rates are checked. If not, `begun_with` has no effect.
+      checks_factors: whether the factors of the learning rate, column `rate_factor`, are checked. If not, `begun_with`
+        has no effect.
       begun_with: the number of workers at the start of the training. While more workers take part, the learning rate has
         to be lowered (`FactorsOfRates`). None: it is never lowered, so all factors have to be 1.
     """
@@ -90,7 +91,11 @@ class ExpectedRows:
 
 
 class FactorsOfRates:
-    """Recomputes the factors of server/rate_of_more_workers.py, only from the numbers of workers in the ledger's rows."""
+    """Recomputes the factors that lower the learning rate while more workers take part than at the start.
+
+    It uses only the worker of each row of the ledger. The parameter server computes the same factors in
+    server/rate_of_more_workers.py.
+    """
 
     def __init__(self, begun_with: int):
         self._begun = begun_with
@@ -100,8 +105,8 @@ class FactorsOfRates:
     def read(self, workers: np.ndarray) -> np.ndarray:
         """Return the factors of the next updates, float64 [k]. `workers`: the worker of each gradient, int64 [k].
 
-        f[i] = min(s[i], f[i-1] (1 + g)), where s[i] is the factor for the number of workers that take part, and g is
-        1 / RATE_RETURNS_OVER. So log f[i] is i log(1 + g) plus the lowest value so far of log s[i] - i log(1 + g).
+        f[i] = min(s[i], f[i-1] (1 + g)), where s[i] is the factor that suits the number of workers that take part, and
+        g is 1 / RATE_RETURNS_OVER. So log f[i] is i log(1 + g) plus the lowest value so far of log s[i] - i log(1 + g).
         """
         places = np.arange(len(workers))
         suits = -2 * np.log(np.maximum(1.0, self._taking_part(workers) / self._begun))
@@ -130,14 +135,16 @@ class ShardAudit:
     """The audit of one shard, which reads the shard's rows in order and counts violations.
 
     Attributes:
+      rows: the number of rows read so far.
       repeated: the number of rows whose step already had a row.
-      wrong_version, wrong_round: a line about the first row with a wrong version, and about the first row whose step
-        belongs to another round; empty without such a row.
+      wrong_version: a line about the first row with a wrong version; empty without such a row.
+      wrong_round: a line about the first row whose step belongs to another round than its version; empty without such a
+        row.
       wrong_values: for each column with a wrong value, a line about the first row that has one.
     """
 
     def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), shard: int = 0):
-        """Start before the first row of shard number `shard`."""
+        """Create the audit of shard number `shard`. No row has been read yet."""
         self._rounds = rounds
         self._expected = expected
         self._holds_from = expected.holds_from[shard] if expected.holds_from else 0
@@ -157,7 +164,7 @@ class ShardAudit:
         return self._steps.count
 
     def read(self, rows: np.ndarray) -> None:
-        """Check the next rows, a structured array of ROW, in the order of acceptance."""
+        """Check the next rows, a structured array of dtype ROW, in the order in which the shard accepted them."""
         self._check_versions(rows["version"].astype(np.int64))
         self._check_rounds(rows)
         self._check_values(rows)
@@ -311,11 +318,11 @@ class ShardAudit:
         return strange
 
     def applied(self, counts: Counts) -> int:
-        """Return the number of updates that were made from the shard's distinct steps."""
+        """Return the number of updates in the rows, without those that repeat earlier steps."""
         return self._updates(counts.version) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: Counts) -> int:
-        """Return how many gradients were applied too often, according to the counter with the largest excess."""
+        """Return how many gradients were applied more than once, according to the counter with the largest excess."""
         more = counts.version - self._updates(counts.version)
         changes = more * self._rounds.gradients_per_update + self.rows
         return max(0, changes - self.distinct, counts.accepted - self.distinct, self.repeated)
@@ -323,9 +330,9 @@ class ShardAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of the comparison of the journals with the counters.
+    """The result of comparing the rows in the journals with the parameter servers' counters.
 
-    `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied too often.
+    `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied more than once.
     """
 
     problems: list[str]
@@ -344,11 +351,12 @@ def audit(
     *,
     leaves: bool = False,
 ) -> Audit:
-    """Compare the journals with the counters.
+    """Compare the rows of all shards' ledgers with the parameter servers' counters.
 
     Args:
+      journals: for each shard, the files with the rows of its ledger.
       counts: the counters of the parameter servers, int64 [shards, len(COUNTS)].
-      scheduled: the updates that the chief handed out.
+      scheduled: the ids of the updates that the chief handed out.
       total: the number of updates that the run should have; None if it was stopped early.
       on_rows: called from time to time with the number of rows read since the last call.
       leaves: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
@@ -391,15 +399,16 @@ def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leav
 
 
 def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recomputed = Recomputed()) -> Proof:
-    """Return the proof of a training. It holds if there are no problems. It lists only the first few problems."""
+    """Return the result of the proof. It holds if there are no problems; only the first few problems are listed."""
     distinct = list(dict.fromkeys(problems))
     return Proof(holds=not distinct, problems=distinct[:MOST_PROBLEMS], shards=shards, recomputed=recomputed)
 
 
 def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
-    """Add the results of the recomputed updates to the proof of the leader. An update that disagrees is a problem.
+    """Return the leader's proof with the results of the updates that the evaluator has computed again.
 
-    `applied`: the number of updates that were applied in all. `notify` gets one line if rows are damaged.
+    An update whose recomputed result differs from the cluster's result is a problem. `applied`: the number of all
+    applied updates. `notify` is called with one line if rows of metrics/recomputed.jsonl are damaged.
     """
     rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
     deviations: dict[str, float] = {}

@@ -42,7 +42,10 @@ def is_aligned(arrays: Arrays) -> bool:
 
 
 def newest_aligned(directory: Path) -> int | None:
-    """Return the step of a directory's newest aligned checkpoint, or None. Raises the same errors as `load_to_go_on`."""
+    """Return the step of the newest aligned checkpoint in a directory (see `is_aligned`); None if there is none.
+
+    Raises the same errors as `load_to_go_on`.
+    """
 
     def check(checkpoint: Checkpoint) -> None:
         if not is_aligned(checkpoint.arrays):
@@ -53,7 +56,7 @@ def newest_aligned(directory: Path) -> int | None:
 
 
 def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
-    """Return an aligned checkpoint, converted for this number of shards."""
+    """Return a checkpoint converted for this number of shards. It has to be aligned, see `is_aligned`."""
     before = len(checkpoint.arrays[COUNTERS])
     if shards == before:
         return checkpoint

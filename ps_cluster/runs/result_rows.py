@@ -37,10 +37,10 @@ STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class StalenessBuckets(Row):
-    """The staleness of all steps so far.
+    """A histogram of the staleness of all steps so far.
 
     `counts`: for each of STALENESS_BOUNDS, the number of steps with a staleness up to this bound and above the bound
-    before it; the last count is for steps above all bounds.
+    before it; the last count is for steps above all bounds. `sum`: the sum of the staleness of all steps.
     """
 
     counts: list[Count]
@@ -65,7 +65,8 @@ class WorkerRow(Row):
 class WorkFile(Row):
     """The file metrics/work.json: each worker's work up to the newest progress row. It is overwritten, not extended.
 
-    `dispatches`: for each open dispatch, the pid of its worker; None if unknown.
+    `dispatches`: for each dispatch (steps that were handed to one worker) that is not completely applied, the pid of
+    its worker; None if unknown.
     """
 
     workers: list[WorkerRow] = []
@@ -79,7 +80,7 @@ class ProgressRow(WorkFile):
       time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
       life: the unique id of the launcher's process; None for a task without a launcher.
       scheduled, applied, total: numbers of updates.
-      written: the number of ledger rows that were read for proof and tables after training.
+      written: the number of ledger rows that were read after training, for the proof and the CSV files.
       loss, accuracy or error (an objective has one of the two), learning_rate, staleness_mean: None without an update, or
         if not finite.
       goodput: the goodput of the training so far (times.py).
@@ -136,7 +137,10 @@ class ProgressRow(WorkFile):
 
 
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
-    """Return the newest progress rows with the work from metrics/work.json; unchanged if that file can't be read."""
+    """Return progress rows with `workers` and `dispatches` from metrics/work.json, the file `work`.
+
+    `rows` must be the newest rows. They are returned unchanged if the file can't be read.
+    """
     with contextlib.suppress(FileNotFoundError, UserError):
         newest = read_json(work, WorkFile) if rows else WorkFile()
         update = {"workers": newest.workers, "dispatches": newest.dispatches}
@@ -238,12 +242,12 @@ class MetricValues(Row):
 
     @property
     def test(self) -> MetricText:
-        """The metric over the test examples, in words."""
+        """The accuracy or error over the test examples, in words."""
         return metric_text(self.test_accuracy, self.test_error) or MetricText.of("metric", None)
 
     @property
     def validation(self) -> MetricText | None:
-        """The metric over held-out training examples, in words; None without such examples."""
+        """The accuracy or error over held-out training examples, in words; None without such examples."""
         return metric_text(self.validation_accuracy, self.validation_error)
 
     @property
@@ -307,7 +311,7 @@ class PredictionsHeader(Row):
     Attributes:
       unit: the plural noun for the examples, e.g. "images".
       classes: the names of the classes, by label; empty for an objective without classes.
-      arrays: the names of the arrays (`Head.kept`).
+      arrays: the names of the arrays in the file, as from `Head.kept`.
     """
 
     step: Count
@@ -347,8 +351,8 @@ class KeyedUse(Row):
 
     Attributes:
       places: the number of rows that fit into the table.
-      rows: the number of rows that it holds.
-      ended: the number of rows that were evicted because another key needed their place.
+      rows: the number of rows that the table holds.
+      ended: the number of rows that were evicted because another key needed the space.
     """
 
     name: Word
@@ -365,7 +369,10 @@ class KeyedUse(Row):
 
 
 class Gradients(Row):
-    """Counts of gradients. `dropped`: how many came too late. `per_update`: each update averages at least this many."""
+    """Counts of gradients; None if unknown.
+
+    `dropped`: how many came too late. `per_update`: each update averages at least this many.
+    """
 
     scheduled: Count | None = None
     applied: Count | None = None
@@ -384,7 +391,11 @@ class StalenessRow(Row):
 
 
 class ShardProof(Row):
-    """The counters of a shard (runs/ledger.py, COUNTS), and the numbers of rows and distinct steps in its journal."""
+    """The numbers of a shard that the proof compares: its counters, and the rows and steps in its ledger.
+
+    `rows`, `steps`: the number of rows, and of distinct steps among them. The other counts are those of
+    `runs.ledger.Counts`.
+    """
 
     index: Index
     rows: Count
@@ -396,7 +407,7 @@ class ShardProof(Row):
 
 
 class Recomputed(Row):
-    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`).
+    """The results of computing some updates again, outside the cluster (`evaluation/recomputation.py`).
 
     Attributes:
       updates, of: the number of updates that were computed again, and the number of all applied updates.
@@ -414,7 +425,10 @@ class Recomputed(Row):
 
 
 class Proof(Row):
-    """The result of the proof. `problems`: one line for each disagreement."""
+    """The result of the proof, which checks that each update was applied exactly once.
+
+    `problems`: one line for each disagreement.
+    """
 
     holds: bool
     problems: list[Text] = []
@@ -428,7 +442,7 @@ class Proof(Row):
 
 
 class ServerSize(Row):
-    """A parameter server: the number of its parameters, and the bytes of all its pushes and pulls.
+    """The size and traffic of a parameter server: the number of its parameters, and the bytes of all pushes and pulls.
 
     `table_parameters`: how many of the parameters are in rows of embedding tables; None without tables.
     """
@@ -443,7 +457,8 @@ class ServerSize(Row):
 class TrainingNumbers(Row):
     """The numbers that describe a training. `tables`: None without embedding tables.
 
-    `keyed`: the occupancy of dynamic embedding tables in the last checkpoint. `bad_losses`: see `TallyState`.
+    `keyed`: the occupancy of dynamic embedding tables in the last checkpoint. `bad_losses`: the number of steps whose
+    loss was NaN or infinite.
     """
 
     updates: Updates = Updates()
@@ -463,7 +478,8 @@ class TrainingNumbers(Row):
 class TrainingResult(TrainingNumbers):
     """The leader's result of a training.
 
-    The outcome is "completed" if all updates were applied before any stop. Outcomes in BROKEN mean an early stop.
+    The outcome is "completed" if all updates were applied before any stop. With "diverged" and "nan_loss" the training
+    stopped early, because it could not learn any more.
     """
 
     outcome: TrainingOutcome
@@ -485,7 +501,7 @@ class WorkerSummary(WorkerRow):
 
 
 class ServerSummary(ServerSize):
-    """A parameter server. Unknown values are None."""
+    """The size, traffic and newest process of a parameter server. Unknown values are None."""
 
     pid: Pid | None = None
     address: Word | None = None
@@ -535,7 +551,7 @@ EarlyStop = PatienceExhausted | TimeLimitReached
 
 
 class EvaluationSummary(MetricValues):
-    """The last score, the best score, and all scores in the order of steps; None without scores.
+    """The last score, the best score, and all scores in the order of steps. Without scores, the values are None.
 
     Attributes:
       best_chosen_on: the examples on which the best checkpoint was chosen.

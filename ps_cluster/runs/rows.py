@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, Strict
 
 from ps_cluster.config.tasks import Task
 
-MOST = 2**53  # above this a float64, as in the ledger, does not represent every whole number
+MOST = 2**53  # above this a float64, as in the ledger, does not represent every integer
 MOST_INDEX = 10_000
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -65,7 +65,10 @@ class TaskRow(Row):
 
 
 class TaskFile(TaskRow):
-    """The file in the folder of a task that `ps-cluster task` started. `life`: the unique id of the process."""
+    """The file with which a task that `ps-cluster task` started describes itself.
+
+    `leads`: whether the task is the leader. `life`: the unique id of the process.
+    """
 
     host: Word
     leads: bool
@@ -73,7 +76,12 @@ class TaskFile(TaskRow):
 
 
 class ClusterFile(Row):
-    """The launcher and all tasks. `launcher`: None if the tasks were started separately, e.g. on several machines."""
+    """The content of cluster.json: the launcher and all tasks.
+
+    Attributes:
+      launcher: None if the tasks were started separately, e.g. on several machines.
+      isolated: whether the tasks have a private computer network; None if unknown.
+    """
 
     launcher: Launcher | None = None
     isolated: bool | None = None
@@ -103,8 +111,8 @@ class TaskError(Row):
 class ScalingRow(Row):
     """A change of the number of workers during training, by `ps-cluster scale` or because a worker was given up.
 
-    `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `before`, `workers`: the number
-    of workers before and after the change.
+    `applied`, `train_seconds`: the updates and the seconds of training before the change, as far as known. `before`,
+    `workers`: the number of workers before and after the change.
     """
 
     applied: Count

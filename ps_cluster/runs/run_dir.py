@@ -30,7 +30,10 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files with the remainder of a worker's pushes. `part`: a shard, or 0 for all shards."""
+    """Return the names of the two files in which a worker keeps what it has left out of its compressed pushes.
+
+    `part`: the index of the shard that the pushes go to; 0 if they go to all shards.
+    """
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -188,11 +191,11 @@ class RunDir:
         return self.metrics, self.tensorboard, self.best
 
     def scale_request(self, asked: str) -> Path:
-        """Return the file of the request `asked` of `ps-cluster scale`. The launcher removes the file."""
+        """Return the path of the request of `ps-cluster scale` named `asked`. The launcher removes the file."""
         return self.root / f"scale-{asked}.json"
 
     def scale_answer(self, asked: str) -> Path:
-        """Return the file of the launcher's answer to the request `asked`. The command removes the file."""
+        """Return the path of the launcher's answer to the request named `asked`. The command removes the file."""
         return self.root / f"scaled-{asked}.json"
 
     def scale_requests(self) -> list[str]:
@@ -208,7 +211,7 @@ class RunDir:
         return self.metrics / f"{task}.url"
 
     def journal(self, index: int, term: int) -> Path:
-        """Return the file to which the leader of a term appends the ledger rows of one shard (runs/journal.py)."""
+        """Return the file to which the leader with number `term` appends the ledger rows of shard `index`."""
         return self.journals / f"shard-{index}-term-{term:06d}.bin"
 
     @property

@@ -38,7 +38,8 @@ class ScaleAnswer(Row):
 class ScaleDesk:
     """The launcher's handler of requests. Creating it removes old requests, for which no command waits any more.
 
-    The system may refuse to remove a file, so this object keeps the names of all old requests, and of those it has taken.
+    The system may refuse to remove a file. So this object remembers the names of old and handled requests, and ignores
+    their files.
     """
 
     def __init__(self, run_dir: RunDir, notify: Notify):

@@ -1,4 +1,4 @@
-"""Write an evaluator's results into the run directory: a row for each score, and the best model so far."""
+"""Write an evaluator's results into the run directory: a row for each scored checkpoint, and the best model so far."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Records:
             self._lock = None
 
     def is_best(self, row: ScoreRow, monitor: Monitor) -> bool:
-        """Return whether a score is better than the score of the model in best/. An equal score is not better."""
+        """Return whether a score is better than that of the best model so far. An equal score is not better."""
         best = self._best()
         return monitor.merit(row) > (-math.inf if best is None else monitor.merit(best))
 
@@ -87,7 +87,7 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Put a model and its checkpoint into best/. `best.json` is written last. Until then the old score counts."""
+        """Put a model, its checkpoint and its score into best/. The score is last; until then the old best counts."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
@@ -109,7 +109,7 @@ class Records:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return a run's outcome if it is "completed" or in BROKEN, and the last checkpoint is scored; otherwise None.
+    """Return "completed", "diverged" or "nan_loss" if a run has ended so, and its last checkpoint is scored; else None.
 
     A run that was stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
     """

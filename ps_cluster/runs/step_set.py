@@ -1,4 +1,7 @@
-"""Store a set of step ids that fills from below. It takes memory only for the open steps, not for the finished ones."""
+"""Store a set of step ids that are added in nearly ascending order.
+
+All ids below the first missing one are stored as one number, so finished steps take no memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ MOST_OPEN = 2**24  # the largest distance from the first missing to the last pre
 
 
 class StepsState(Row):
-    """A stored set of step ids: all ids below `below`, and those in `beyond`. `count`: the size of the set."""
+    """A stored `StepSet`: all ids below `below`, and those in `beyond`. `count`: its size, without skipped ids."""
 
     below: Count
     beyond: list[Count] = []
@@ -32,7 +35,10 @@ class StepSet:
     """
 
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
-        """Create a set. `beyond`: int64 [k], the ids above `first_missing`. `count`: the size, if ids were skipped."""
+        """Create a set of all ids below `first_missing`.
+
+        `beyond`: further ids, above `first_missing`, int64 [k]. `count`: the size of the set, if ids were skipped.
+        """
         self.first_missing = self.count = first_missing
         self._above = np.zeros(1024, bool)  # whether the set has each id from first_missing on
         if beyond is not None:
@@ -82,7 +88,7 @@ class StepSet:
         return int(beyond[-1]) + 1 if len(beyond) else self.first_missing
 
     def close_below(self, end: int) -> None:
-        """Skip the missing ids below `end`, because they will never come. `first_missing` moves past them."""
+        """Skip the missing ids below `end`, because they will never be added. `first_missing` moves past them."""
         if end > self.first_missing:
             self._drop(end - self.first_missing)
             self._advance()

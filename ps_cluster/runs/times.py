@@ -1,4 +1,4 @@
-"""Measure the time of a training, and how much of it was lost, on a monotonic clock. No TensorFlow."""
+"""Measure how long a training took and how much of this time was lost, with a monotonic clock. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrainingTimes(Row):
     Attributes:
       first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
-      stood: for each leader, the first and the last time of its updates that were not rolled back.
+      stood: for each leader, when the first and the last of its updates that were not rolled back were applied.
       interrupted: the sum, over all leaders that died, of the time from the leader's last update to the next leader's
         first update.
     """
@@ -67,13 +67,16 @@ class TrainingTimes(Row):
         return 1 - (self.rolled_back + self.interrupted) / self.span
 
     def restarted(self, stands_until: float | None) -> TrainingTimes:
-        """Return the times for a leader that resumes a state whose last update was at `stands_until` (None: no update)."""
+        """Return the times with which a leader begins that resumes from a state.
+
+        `stands_until`: when the last update of this state was applied [s of training]; None: it has no update.
+        """
         until = -math.inf if stands_until is None else stands_until
         stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
         return self.model_copy(update={"stood": stood, "resumed_update": None})
 
     def with_updates(self, first: float, last: float) -> TrainingTimes:
-        """Add updates that were applied from `first` to `last`; return the new times."""
+        """Return the times after further updates, which were applied from `first` to `last` [s of training]."""
         before = first if self.last_update is None else self.last_update
         if self.resumed_update is not None:
             last = max(before, last)
@@ -91,7 +94,7 @@ class TrainingTimes(Row):
 
 @dataclass(frozen=True)
 class _ClockSetting:
-    """A period in which the machine's clock was off by `shift` seconds, because it had been set."""
+    """A period in which the machine's clock was off by `shift` seconds, because it had been set to another time."""
 
     shift: float
     since: float  # the time of the last `poll` before the change was noticed, on a clock that was never set
@@ -101,8 +104,8 @@ class _ClockSetting:
 class TrainingClock:
     """A clock that counts seconds of training by the machine's monotonic clock, which can't be set.
 
-    Updates carry unix times that other processes read from the machine's clock. If that clock was set in the meantime,
-    `poll` notices the jump and `unsettled` removes it from the times.
+    Updates carry unix times that other processes read from the machine's clock. If that clock is set to another time
+    during the training, `poll` notices the jump and `unsettled` removes it from the times.
     """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time):
@@ -135,7 +138,8 @@ class TrainingClock:
         """Continue from the times in another leader's last progress row.
 
         Args:
-          stands_until: when the last update of the state to resume was applied; None: there is no such state.
+          before: the times in that row.
+          stands_until: when the last update of the state to resume was applied [s of training]; None without a state.
           since: the monotonic time of that row, if the time since then counts as training; else None.
         """
         self._times = before.restarted(stands_until)
@@ -148,7 +152,10 @@ class TrainingClock:
             self._zero = self._monotonic() - self._times.seconds
 
     def poll(self) -> None:
-        """Check whether the machine's clock was set. Call this before using times that were taken since the last call."""
+        """Check whether the machine's clock was set to another time.
+
+        Call this before using times that were taken since the last call.
+        """
         monotonic, wall = self._monotonic(), self._wall()
         change = wall - monotonic - self._offset
         self._offset += change
@@ -160,7 +167,10 @@ class TrainingClock:
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Correct unix times, float64 […], for changes of the clock. All are from before the last `poll`; 0 stays 0."""
+        """Return unix times, float64 […], without the jumps of a machine's clock that was set to another time.
+
+        All times must have been taken before the last call of `poll`. A time of 0, which means no time, stays 0.
+        """
         if len(self._settings) == 1:
             return unix
         # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.

@@ -1,4 +1,4 @@
-"""Write and read the files of sampled updates: all inputs of a few updates, which the evaluator computes again.
+"""Write and read the files of sampled updates. A file has all inputs of an update, which the evaluator computes again.
 
     metrics/samples/update-000000123-term-000002.safetensors     written by the leader, removed by the evaluator
     metrics/recomputed.jsonl                                     a row for each update that was computed again
@@ -34,21 +34,23 @@ LARGEST_MATRIX = 2**22
 class SampledShard:
     """The record of one sampled update on one shard. Arrays are float32, unless another dtype is named.
 
-    Positions are those in the vector of the whole network.
+    A large shard is recorded only at some positions. All positions are indices into the vector of all weights of the
+    network.
 
     Attributes:
+      update: the number of the update.
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
       version: the version of the weights that the worker pulled.
-      positions: int64 [k], the positions at which the k values of the arrays below lie.
-      given: [n], all weights of the shard that the worker got; [vectors * n] if it got several vectors, one after the
-        other.
+      positions: int64 [k], the recorded positions, to which the arrays [k] below refer.
+      given: [n], all weights of the shard that were sent to the worker; [vectors * n] if they were several vectors, one
+        after the other.
       given_positions: int64 [n], the positions of these weights.
-      given_statistics: [m], the statistics of the shard that the worker got.
-      at_pull: the values from which the given weights were computed, as they were at the pull, by name: "weights", [k'],
-        and the values of the staleness method, which are vectors, [k'], or single numbers, [1]. k' is k without the
-        values in rows of embedding tables, which are the last of the k values.
+      given_statistics: [m], the statistics of the shard that were sent to the worker.
+      at_pull: by name, the values from which the weights in `given` were computed, as they were at the pull: "weights",
+        [k'], and the values of the staleness method, which are vectors, [k'], or single numbers, [1]. k' is k without
+        the values in rows of embedding tables, which are the last of the k values.
       rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values
-        of `given` are what the worker got for these rows.
+        of `given` are what was sent to the worker for these rows.
       gradient: [k], as received; in rounds the mean of all gradients.
       before, after: "weights" and the slots by their names, before and after the update. Vectors are [k], and single
         numbers are [1].
@@ -56,8 +58,8 @@ class SampledShard:
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
       keyed: three arrays for each dynamic embedding table, named by the table's number and a suffix. "_keys", int64 [u]:
         the keys that the worker pulled. "_places", int64 [u]: the indices of these keys' rows in the table at the time of
-        the push; -1 for a key without a row. "_given", float32 [u * width]: the rows that the worker got for these keys,
-        one after the other. A row has `width` numbers.
+        the push; -1 for a key without a row. "_given", float32 [u * width]: the rows that were sent to the worker for
+        these keys, one after the other. A row has `width` numbers.
     """
 
     update: int
@@ -79,7 +81,7 @@ class SampledShard:
 
     @property
     def given_at_pull(self) -> np.ndarray:
-        """The weights that the worker got at the positions of the weights in `at_pull`, float32 [k']."""
+        """The weights that were sent to the worker, at the same positions as those in `at_pull`, float32 [k']."""
         order = np.argsort(self.given_positions)
         places = np.searchsorted(self.given_positions, self.positions[: len(self.at_pull["weights"])], sorter=order)
         found: np.ndarray = self.given[order[places]]
@@ -91,7 +93,8 @@ class SampledGradient(Row):
 
     Attributes:
       learning_rate: the applied learning rate, including the row's `rate_factor`.
-      remainders: the norm of what earlier pushes of the worker had left out, plus the norm of what this push leaves out.
+      remainders: with compressed pushes, the norm of what earlier pushes of the worker had left out, plus the norm of
+        what this push leaves out.
       first_of_worker: whether this was the first push of the worker in the whole training.
     """
 
@@ -111,8 +114,9 @@ class SampleHeader(Row):
       workers: the workers that pushed the gradients or parts of them.
       versions: for each shard, the version to which the update was applied.
       pulled: for each shard, the version that the worker had pulled.
-      pullers: for each shard, the worker that pulled; below 0 in rounds.
-      lengths: for each shard, the number of its weights, if the shards are contiguous parts of the network's vector.
+      pullers: for each shard, the index of the worker that pulled; below 0 in rounds, where all workers pull the same.
+      lengths: for each shard, the number of its weights, if the shards are contiguous parts of the vector of all
+        weights; otherwise empty.
       settings: a digest of the settings that decide what an update computes.
     """
 
