@@ -27,7 +27,9 @@ from ps_cluster.notices import Notify
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str, Any]:
-    """Return `values` (settings by dotted key) and the settings that choose `data`. Arrays are packed first.
+    """Return `values` (settings by dotted key) and the settings that choose `data`.
+
+    Arrays are first packed into a folder of the cache.
 
     Args:
       data: the data, in one of the formats of docs/python-api.md; None: the data set that `values` choose.

@@ -126,7 +126,7 @@ def _is_of_user(callback: keras.callbacks.Callback, method: str) -> bool:
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that has ended."""
+    """An epoch that has ended: its number, its checkpoint and its logs."""
 
     number: int  # counted from 0
     checkpoint: int  # the step of its checkpoint

@@ -199,7 +199,8 @@ def words_of_run(
       words: the words after `run` on the user's command line.
       run: the run directory of the new command.
       settings: the settings to change, by dotted key. They replace those of --set on the user's command line.
-      without, flags: the options to leave out, as in `without_options`.
+      without: the options with a value that are left out.
+      flags: the options without a value that are left out.
     """
     added = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     kept = without_options(words, (*without, "--run-dir"), flags, settings.keys())

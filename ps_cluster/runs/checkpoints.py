@@ -69,30 +69,33 @@ KNOWN_SLOT = np.float32, (1, 2)  # one number for each weight or for each shard,
 
 
 class CheckpointError(UserError):
-    """A checkpoint that can't be read."""
+    """Raised for a checkpoint that can't be read or used."""
 
 
 class CheckpointUnreadable(CheckpointError):
-    """A checkpoint that the system refused to read, e.g. for an I/O error or a missing permission. A retry may succeed."""
+    """Raised if the system refuses to read a checkpoint, e.g. after an I/O error. A retry may succeed."""
 
 
 class StatesUnreadable(RunFailed):
-    """The system refuses to read existing states. They may be readable later, so training does not restart from scratch."""
+    """Raised if the system refuses to read existing states.
+
+    They may be readable later, so training does not restart from scratch.
+    """
 
 
 class CheckpointNotWritten(RunFailed):
-    """A checkpoint could not be written, because the disk is full or refuses to write."""
+    """Raised if a checkpoint can't be written, because the disk is full or refuses to write."""
 
 
 class CheckpointGone(CheckpointError):
-    """A checkpoint whose file does not exist, or was removed by its writer to save space."""
+    """Raised if the file of a checkpoint does not exist, e.g. because its writer has removed it to save space."""
 
 
 # The header of a file: its step, the names of its arrays, and the other state that a resumed training needs.
 
 
 class TallyState(Row):
-    """Sums over the ledger (training/applied_totals.py).
+    """Totals over all ledger rows so far, which a resumed training continues (training/applied_totals.py).
 
     Attributes:
       workers: for each worker process, its index, its pid, and its numbers of updates and of examples.
@@ -143,7 +146,7 @@ class CheckpointMeta(Row):
 
 
 class FullState(Row):
-    """The full state on which a snapshot of changed rows builds. `checksum`: the result of `checksum_of` for its file."""
+    """The full state on which a snapshot of changed rows builds. `checksum`: the checksum of its file (`checksum_of`)."""
 
     step: Count
     term: Count
@@ -160,7 +163,7 @@ class CheckpointHeader(Row):
 
 
 class EndedMark(Row):
-    """The file checkpoints/ended.json, a mark that the checkpoint of `last_step` is the last one.
+    """The content of checkpoints/ended.json, which marks the checkpoint of `last_step` as the last one.
 
     Attributes:
       is_continued: whether another leader will continue, so that more checkpoints may come.

@@ -20,7 +20,10 @@ FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of 
 
 
 class DatasetPointer(Row):
-    """dataset.json of a run: the packed folder that the tasks of this machine read. Its manifest is authoritative."""
+    """The content of a run's dataset.json: the folder of the packed data set, which the tasks of this machine read.
+
+    If this row and the manifest in the folder disagree, the manifest is right.
+    """
 
     name: Name | None = None
     kind: Word | None = None
@@ -29,7 +32,7 @@ class DatasetPointer(Row):
 
 
 class FieldRow(Row):
-    """An array of the examples (`ArrayField` in config/objectives.py)."""
+    """The description of one array of the examples (`ArrayField` in config/objectives.py)."""
 
     dtype: Literal[DType, "string"]
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
@@ -50,7 +53,7 @@ class FieldRow(Row):
 
 
 class OtherTargetRow(Row):
-    """The target of a further output of a network (`OtherTarget` in config/objectives.py)."""
+    """The description of the target of a further output of a network (`OtherTarget` in config/objectives.py)."""
 
     field: FieldRow
     objective: Name
@@ -58,7 +61,7 @@ class OtherTargetRow(Row):
 
 
 class Manifest(Row):
-    """dataset.json of a packed folder.
+    """The content of dataset.json in the folder of a packed data set.
 
     Attributes:
       weight: the field with the weight of an example; null if all examples count equally.
@@ -116,7 +119,10 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in order, become inputs. It depends only on training rows."""
+    """The content of a packed table's encoding.json: how its columns, in order, become inputs.
+
+    It depends only on the training rows of the table.
+    """
 
     target: Name
     numbers: list[NumberColumn]

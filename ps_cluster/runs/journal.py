@@ -38,15 +38,15 @@ MOST_BYTES_IN_MEMORY = 2**28
 
 
 class JournalDamaged(RunFailed):
-    """The journal has damaged or missing rows."""
+    """Raised if a journal has damaged or missing rows."""
 
 
 class JournalNotWritten(RunFailed):
-    """The journal could not be written, because the disk is full or refuses to write."""
+    """Raised if a journal can't be written, because the disk is full or refuses to write."""
 
 
 class JournalGivenUp(RunFailed):
-    """The disk has refused so many rows that they take too much memory."""
+    """Raised if the disk has refused so many rows that they take too much memory."""
 
 
 class LeaderStretch(Row):
@@ -205,14 +205,14 @@ def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) ->
 
 
 def check(history: History) -> None:
-    """Raise JournalDamaged if a file has fewer rows than it should. This takes the same time for any number of rows."""
+    """Raise JournalDamaged if a journal file has fewer rows than `history` counts. The rows are not read."""
     for path, rows, _ in history:
         if (present := count_rows(path)) < rows:
             raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of complete rows in a file; 0 if it does not exist. An incomplete last row does not count."""
+    """Return the number of complete rows in a journal file, without an incomplete last row; 0 if there is no file."""
     try:
         return path.stat().st_size // RECORD.itemsize
     except FileNotFoundError:

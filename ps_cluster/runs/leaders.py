@@ -27,7 +27,7 @@ _NAME = re.compile(r"term-(\d{6,9})\.json")
 
 
 class Superseded(RunFailed):
-    """A newer leader has taken over the run."""
+    """Raised if a newer leader has taken over the run."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Claim:
 
 
 def claim(run_dir: RunDir) -> Claim:
-    """Claim the next term of a run directory. Raises UserError if the folder can't be written."""
+    """Become the leader of a run by claiming the next term number. Raises UserError if its folder can't be written."""
     try:
         run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
         for _ in range(_MOST_TRIES):

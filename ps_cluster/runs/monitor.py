@@ -34,7 +34,8 @@ BETTER: Mapping[str, Better] = {
 class Monitor:
     """The metric that decides which model is best.
 
-    `better`: whether larger or smaller values are better; None if the metric is the objective's accuracy or error.
+    `name`: "auto" stands for the accuracy or error of the objective. `better`: whether larger or smaller values are
+    better; None for "auto".
     """
 
     name: str = AUTO

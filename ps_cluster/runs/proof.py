@@ -322,7 +322,7 @@ class ShardAudit:
         return self._updates(counts.version) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: Counts) -> int:
-        """Return how many gradients were applied more than once, according to the counter with the largest excess."""
+        """Return how many gradients were applied too often, according to the counter with the largest excess."""
         more = counts.version - self._updates(counts.version)
         changes = more * self._rounds.gradients_per_update + self.rows
         return max(0, changes - self.distinct, counts.accepted - self.distinct, self.repeated)
@@ -332,7 +332,7 @@ class ShardAudit:
 class Audit:
     """The result of comparing the rows in the journals with the parameter servers' counters.
 
-    `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied more than once.
+    `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied too often.
     """
 
     problems: list[str]

@@ -23,7 +23,7 @@ _MOST_BYTES = 10_000
 
 
 class ScaleRequest(Row):
-    """A request for a number of workers."""
+    """A request to change the number of workers of a run to `workers`."""
 
     workers: Index
 
@@ -36,7 +36,9 @@ class ScaleAnswer(Row):
 
 
 class ScaleDesk:
-    """The launcher's handler of requests. Creating it removes old requests, for which no command waits any more.
+    """The launcher's handler of requests to change the number of workers.
+
+    Creating it removes old requests, for which no command waits any more.
 
     The system may refuse to remove a file. So this object remembers the names of old and handled requests, and ignores
     their files.

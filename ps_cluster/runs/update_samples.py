@@ -220,7 +220,7 @@ def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarra
 
 
 class RecomputedRow(Row):
-    """An update that was computed again.
+    """The result of computing one update again.
 
     Attributes:
       deviations: for each quantity, the difference between the cluster's result and the recomputed one, as a multiple
