@@ -146,7 +146,7 @@ class CheckpointMeta(Row):
 
 
 class FullState(Row):
-    """The full state on which a snapshot of changed rows builds. `checksum`: the checksum of its file (`checksum_of`)."""
+    """The full state on which a snapshot of changed rows builds. `checksum`: that of its file (`checksum_of`)."""
 
     step: Count
     term: Count
