@@ -1,1 +1,1 @@
-"""Inject faults into a real run, and prove that its result is what it would have been without them."""
+"""Inject faults into a real run, and check that they did not change its result."""

@@ -1,4 +1,4 @@
-"""Report a chaos run: chaos.json for programs and a table for people, with the same values."""
+"""Report the result of `ps-cluster chaos`: as chaos.json for programs, and as a table for people."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Injected:
 
 
 class HostedFacts(BaseModel):
-    """Facts that only a run on several hosts has.
+    """The results that only a run on several hosts has.
 
     Attributes:
       places: the host of each task.
-      unsaved_seconds: the time of training that no saved state contained when a leader died, summed over all deaths.
+      unsaved_seconds: the seconds of training that no saved state contained when the leader died, summed over all its
+        deaths.
     """
 
     places: dict[str, str]
@@ -47,7 +48,7 @@ class HostedFacts(BaseModel):
 
 @dataclass
 class Evidence:
-    """All that is known about a disturbed run, and about the undisturbed runs that it is compared with."""
+    """All that is known about a run with faults (the disturbed run) and the runs without faults to compare it with."""
 
     settings: ChaosSettings
     injected: Sequence[Injected] = ()
@@ -63,7 +64,10 @@ class Evidence:
 
 
 class KindRow(BaseModel):
-    """The faults of one kind, or of all kinds. The times are None if the run recovered from none of these faults."""
+    """A row of the report about all faults of one kind, or of all kinds.
+
+    The recovery times are None if the run recovered from none of these faults.
+    """
 
     kind: str
     faults: int
@@ -73,10 +77,11 @@ class KindRow(BaseModel):
 
 
 class Accuracy(BaseModel):
-    """The test accuracies of the disturbed run and of the undisturbed runs.
+    """The test accuracies of the run with faults (disturbed) and of the runs without faults (undisturbed).
 
     Attributes:
-      expected: the interval in which 99 of 100 undisturbed runs would lie; None if too few undisturbed runs were made.
+      expected: the interval that is expected to contain the accuracies of 99 of 100 undisturbed runs; None if too few
+        undisturbed runs were made.
     """
 
     disturbed: float
@@ -85,7 +90,11 @@ class Accuracy(BaseModel):
 
 
 class ChaosReport(BaseModel):
-    """The content of chaos.json, which begins with SCHEMA. `cluster_restarts`: how often the leader was restarted."""
+    """The content of chaos.json, except for its first key `schema`, which holds SCHEMA.
+
+    Attributes:
+      cluster_restarts: how often the leader was restarted.
+    """
 
     passed: bool
     problems: list[str]

@@ -1,9 +1,9 @@
-"""Run `ps-cluster chaos`: disturb a run, and check that nothing was lost.
+"""Run `ps-cluster chaos`: inject faults into a run (the disturbed run), and check that nothing was lost.
 
-A run on this machine is compared with an undisturbed run of the same work. The number of steps is known only after the last
-fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate
-until the last fault, is then drained, and continues with a cool-down in which the rate falls. The undisturbed run has
-the same rate at each step. Both runs end after the same number of updates, computed from the same batches. Equal
+A disturbed run on this machine is compared with an undisturbed run of the same work. The number of steps is known only
+after the last fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a
+constant learning rate until the last fault, is then drained, and continues with a cool-down in which the rate falls. The
+undisturbed run has the same rate at each step. Both runs end after the same number of updates, computed from the same batches. Equal
 asynchronous runs end with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on
 several hosts is not compared with undisturbed runs: only its own results are checked.
 """
@@ -55,11 +55,14 @@ def run_chaos(
     bounds: ChaosBounds = ChaosBounds(),
     notify: Notify = print_line,
 ) -> int:
-    """Carry out a chaos run. Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    """Inject faults into a run, and report the result.
+
+    Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM.
 
     Args:
-      root: the folder of all runs and chaos.json; by default a new folder in runs/.
-      faults: the faults to inject instead of the planned ones. Faults that the system does not allow are skipped.
+      root: the folder for all runs and chaos.json; by default a new folder in runs/.
+      faults: the faults to inject instead of those that follow from `settings`. Faults that the system does not allow
+        are skipped.
     Raises:
       UserError: the settings are impossible, or the folder can't be used.
     """
@@ -100,12 +103,12 @@ def report_of(experiment: Experiment) -> ChaosReport:
 def allowed_here(
     kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
 ) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds of fault that can hit `run` on this system, and name → reason for those that can't.
+    """Return the kinds of fault that can hit `run` on this system, and the reasons why others can't, by name of kind.
 
     Args:
-      kinds: kind of fault → the reason why it is impossible, or None if no reason is known yet.
+      kinds: maps each kind of fault to the reason why it is impossible, or to None if no reason is known yet.
     Raises:
-      ChaosFailed: no kind is left.
+      ChaosFailed: no kind of fault is possible.
     """
     reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
     allowed = [kind for kind, reason in reasons.items() if reason is None]
@@ -119,7 +122,7 @@ def allowed_here(
 
 @dataclass
 class Experiment(ABC):
-    """The runs of one chaos command, and what is known about them."""
+    """The runs of one command `ps-cluster chaos`, and what is known about them."""
 
     settings: ChaosSettings
     root: Path
@@ -134,7 +137,7 @@ class Experiment(ABC):
 
     @property
     def tools(self) -> Path:
-        """The folder with the files that faults need."""
+        """The folder for files that faults need, e.g. the library that shifts the clock."""
         return self.root / "faults"
 
     @property
@@ -180,7 +183,7 @@ class Experiment(ABC):
 
 
 class BesideUndisturbed(Experiment):
-    """A run on this machine that is disturbed and then continues to its end, and undisturbed runs of the same work."""
+    """An experiment on this machine: a run with faults that then continues to its end, and runs without faults."""
 
     def carry_out(self) -> list[str]:
         began, settings, evidence = time.monotonic(), self.settings, self.evidence
@@ -230,7 +233,7 @@ class BesideUndisturbed(Experiment):
 
 
 class OnHosts(Experiment):
-    """A run whose tasks are on hosts."""
+    """An experiment on simulated hosts: a run with faults, whose tasks are spread over the hosts."""
 
     def carry_out(self) -> list[str]:
         settings, evidence = self.settings, self.evidence

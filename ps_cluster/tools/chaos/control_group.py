@@ -1,4 +1,7 @@
-"""Limit one process by a control group (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/)."""
+"""Limit one process by a control group.
+
+Control groups are documented in admin-guide/cgroup-v2.rst and admin-guide/cgroup-v1/ of the Linux kernel.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,13 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of one resource, as name of a file → its content, for both versions of control groups.
+    """A limit of one resource, for both versions of control groups.
 
-    A group has the version whose first file exists in the group's folder.
+    A group has that version whose first file exists in the group's folder.
+
+    Attributes:
+      controller: the kernel's name of the resource, e.g. "memory".
+      version_2, version_1: map the name of each file in the group's folder to the text that sets the limit.
     """
 
     controller: str
@@ -46,7 +53,7 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Limit process `pid` by a new group, and yield the group's folder. Raises NotAllowed if this fails.
+    """Limit process `pid` by a new control group, and yield the group's folder. Raises NotAllowed if this fails.
 
     The process may end while the block runs.
     """
@@ -62,7 +69,7 @@ def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
 
 
 def count_in(group: Path, name: str) -> int:
-    """Return the kernel's count with this name in a group; 0 if there is no such count."""
+    """Return the kernel's counter `name` of a control group, e.g. "oom_kill"; 0 if the group has no such counter."""
     for file in _COUNTS:
         with contextlib.suppress(FileNotFoundError):
             for line in (group / file).read_text().splitlines():
@@ -84,7 +91,7 @@ def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
 
 
 def _make(limit: Limit, around: list[Path]) -> Path:
-    """Make a limited group in the innermost folder of `around` that passes the controller on to new groups."""
+    """Create a group with this limit in the first folder of `around` that allows it. Raises NotAllowed if none does."""
     reason = "none is mounted"
     for parent in around:
         group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"

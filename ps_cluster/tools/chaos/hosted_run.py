@@ -1,4 +1,4 @@
-"""Run the tasks of a disturbed run on hosts. Each task is restarted when it ends, as schedulers of clusters do."""
+"""Run the tasks of a training on simulated hosts, and restart tasks that fail, as cluster schedulers do."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Ho
 
 
 def restarts_after(exit_code: int) -> float:
-    """Return how many times a task that ends with this exit code may be started again (errors.py)."""
+    """Return how many times a task is restarted after it has ended with this exit code (errors.py); inf: always."""
     if exit_code in (0, *NEVER_RETRY):
         return 0
     return 3 if exit_code == FAILED else math.inf
@@ -94,7 +94,15 @@ class HostedRun:
     """The tasks of one training on their hosts. Call `poll` often: it restarts the tasks that have ended."""
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
-        """Create the run; `poll` starts it. `output`: folder for the tasks' output. `options`: options of `task`."""
+        """Create a run, which the first `poll` starts.
+
+        Args:
+          root: the run directory.
+          output: the folder for files with the output of each task.
+          options: the options of the command `ps-cluster task`.
+          places: the host of each task.
+          tools: the folder with the files that faults need.
+        """
         self.files = RunDir(Path(os.path.realpath(root)))  # as the leader sees them
         self.tools = tools  # the folder with the files that faults need
         self.places = dict(places)
@@ -125,13 +133,13 @@ class HostedRun:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a failed task that is not started again; otherwise 0 if the leader has ended, else None."""
+        """Exit code of a failed task that is not restarted, or 0 if the leader has ended; None while the run lasts."""
         final = self.restarter.final
         return next((code for code in final.values() if code), final.get(self._leader))
 
     @property
     def last_line(self) -> str:
-        """The task whose exit code is `exit_code`, and the last line of its output."""
+        """The name of the task whose exit code is `exit_code`, and the last line of its output."""
         task = next((task for task, code in self.restarter.final.items() if code), self._leader)
         return f"{task}: {last_line_of(self._output_of(task))}"
 
@@ -156,7 +164,10 @@ class HostedRun:
             os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> TrainingResult:
-        """Return the leader's result, with the number of rolled back updates, which only progress rows show."""
+        """Return the leader's result, and add the number of rolled back updates.
+
+        That number is not in the leader's file, but follows from the rows of metrics/progress.jsonl.
+        """
         self.new_rows()
         said = read_json(self.files.training_result, TrainingResult)
         return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self._rolled_back})})

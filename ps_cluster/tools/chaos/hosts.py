@@ -124,8 +124,8 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
 
     Args:
       count: 1 to MOST_HOSTS.
-      run_dir: an existing folder. Only host-0 sees it. Each other host sees a folder of its own at the same path:
-        the folder `host.run_dir`.
+      run_dir: an existing folder. Only host-0 sees it. At the same path, each other host sees its own folder, which is
+        `host.run_dir` outside of that host.
     Raises:
       NotAllowed: this system does not allow simulated hosts (network namespaces).
     """
@@ -173,12 +173,12 @@ def why_not() -> str | None:
 
 
 def pids_in(network: RunNetwork) -> list[int]:
-    """Return the pids of all processes in a network, without those that have ended."""
+    """Return the pids of all processes in the namespaces of `network`, without those that have ended."""
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_in(network, pid)]
 
 
 def _kill_all_in(network: RunNetwork, name: str) -> None:
-    """Kill all processes in a network, in bounded time. Raises NotAllowed if one still exists then."""
+    """Kill all processes in the namespaces of `network`. Raises NotAllowed if one exists after KILLED_WITHIN_S."""
     deadline = time.monotonic() + KILLED_WITHIN_S
     while left := pids_in(network):
         for pid in left:
@@ -198,7 +198,7 @@ def _is_in(network: RunNetwork, pid: int) -> bool:
 
 
 def _popen(network: RunNetwork, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
-    """Start a process, and wait until it has entered the network, so that `_kill_all_in` can't miss it."""
+    """Start a process, and wait until it has entered the namespaces, so that `_kill_all_in` can't miss it."""
     options.setdefault("preexec_fn", die_with_parent)
     process = network.popen(list(argv), **options)
     deadline = time.monotonic() + PROGRAM_S

@@ -75,7 +75,7 @@ class Scene:
         self.wait_for(lambda: self.now() >= until, seconds + 1, "the clock did not advance")
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
-        """Return a sign of recovery: an update by a new process of `worker`, not by `pid` or an earlier process."""
+        """Return a sign of recovery: an update by a process of `worker` that is newer than process `pid`."""
         known = worker_pids(self.last_row, worker.index) if self.last_row else set()
         return WorkerBack(worker, known | {pid})
 
@@ -92,7 +92,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Injection:
-    """An injected fault."""
+    """An injected fault, and the signs that the run has recovered from it."""
 
     time: float  # the moment of the fault, or its end if it lasts some time, in monotonic seconds
     signs: Sequence[Sign]  # of recovery
@@ -128,7 +128,7 @@ class FaultKind(Named, ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Write the files that a run needs from its start into `folder`. Return additional environment variables."""
+        """Write files that the fault needs into `folder` before the run starts. Return variables for its environment."""
         return {}
 
     def why_not(self, run: Run) -> str | None:
@@ -154,7 +154,7 @@ class Lasting(FaultKind):
 
     @abstractmethod
     def degraded(self, scene: Scene) -> AbstractContextManager[object]:
-        """Return a context manager that degrades something while its block runs."""
+        """Return a context manager that degrades a part of the run, e.g. a link, while its block runs."""
 
     def inject(self, scene: Scene) -> Injection:
         with self.degraded(scene):

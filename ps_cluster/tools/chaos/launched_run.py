@@ -34,7 +34,7 @@ _POLL_INTERVAL_S = 0.1
 
 
 class LaunchedRun:
-    """A run as `ps-cluster run` starts it. It ends when this program ends.
+    """A run on this machine, started by the command `ps-cluster run`. It ends when this program ends.
 
     The run is in a separate session, so a Ctrl-C in the terminal reaches it only through this program.
     """
@@ -48,7 +48,15 @@ class LaunchedRun:
         tools: Path,
         environment: Mapping[str, str] = {},
     ):
-        """Start a run with `options`, or resume the existing run if they are None. `environment`: extra variables."""
+        """Start a run, or resume an existing run.
+
+        Args:
+          root: the run directory.
+          output: the file to which the output of the command is appended.
+          options: the options of the command `ps-cluster run`; None to resume the run in `root`.
+          tools: the folder with the files that faults need.
+          environment: additional environment variables.
+        """
         self.files = RunDir(Path(os.path.realpath(root)))
         self.tools = tools  # the folder with the files that faults need
         self.resumes = 0
@@ -144,7 +152,7 @@ class LaunchedRun:
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:
-    """Return whether a process was started by the run in `root`. A shell that a user opened in that folder was not."""
+    """Return whether the run in `root` started a process. A shell that a user opened in that folder does not count."""
     with contextlib.suppress(psutil.Error):  # it belongs to another user, or has ended
         environment = process.environ()
         if OF_RUN in environment:

@@ -20,7 +20,7 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 class NotAllowed(Exception):
-    """This system does not allow hosts or a certain fault, or a system program failed. The message is one line."""
+    """Raised if the system does not allow simulated hosts or a fault, or a system program fails. One line of text."""
 
 
 def program(name: str) -> str:
@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed if it is missing or too slow, or fails (with its last error)."""
+    """Run a program in the namespaces of `network`. Raises NotAllowed if it is missing, is too slow or fails."""
     try:
         ended = subprocess.run(
             network.inside((program(argv[0]), *argv[1:])),
@@ -68,7 +68,7 @@ def inside(pid: int, kind: str) -> Iterator[RunNetwork]:
 
 
 def _is_its_own(pid: int, kind: str) -> bool:
-    """Return whether process `pid` is in another namespace of this type than this process."""
+    """Return whether process `pid` and this process are in different namespaces of this type."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
@@ -76,7 +76,10 @@ def _is_its_own(pid: int, kind: str) -> bool:
 
 
 def take_mounts_of_its_own() -> None:
-    """Give a starting process its own mounts if the user may mount. Then only it and its children see later mounts."""
+    """Give this process, which is just starting, its own mounts if the user may mount.
+
+    Then only this process and its children see what is mounted later.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
         os._exit(1)  # Otherwise all processes of the machine would see the mounts of the run.

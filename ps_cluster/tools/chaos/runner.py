@@ -35,7 +35,7 @@ class ChaosBounds:
 
 @dataclass
 class Runner:
-    """A runner that injects faults into one run, and waits until the run has recovered."""
+    """Injects faults into one run, and waits after each fault until the run has recovered."""
 
     run: Run
     bounds: ChaosBounds = ChaosBounds()

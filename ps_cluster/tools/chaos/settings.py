@@ -47,15 +47,16 @@ class ChaosSettings:
     more_options: tuple[str, ...] = ()  # further options of `run` or of `task`
 
     def run_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the options of `run`. `values`: further settings, by dotted key."""
+        """Return the options of the command `ps-cluster run`. `values`: further settings, by dotted key."""
         servers = ("--ps", str(self.parameter_servers)) if MODES[self.mode].has_parameter_servers else ()
         return ("--workers", str(self.workers), *servers, *self.task_options(values))
 
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the options of `task`, without the cluster, which TF_CONFIG describes. `values`: as for `run_options`.
+        """Return the options of `ps-cluster task`, without the cluster, which TF_CONFIG describes.
 
         The learning rate is constant until the last fault, since the time of that fault is not known. It is the rate
-        at which the recipe's warm-up begins, because some runs learn nothing with the highest rate and no warm-up.
+        at which the usual warm-up begins, because some runs learn nothing with the highest rate and no warm-up.
+        `values`: as for `run_options`.
         """
         config = self._config()
         if (rate := config.optimizer.learning_rate) is not None:  # None: that of compile(), which has no warm-up
@@ -88,7 +89,7 @@ class ChaosSettings:
 
     @property
     def topology(self) -> ClusterTopology:
-        """The topology with the tasks that faults can hit. Only the launcher knows the addresses of the tasks."""
+        """All tasks of the cluster, which faults can hit. Their ports are placeholders: only the launcher knows them."""
         workers, servers = self.workers, self.parameter_servers
         return ClusterTopology.local(
             MODES[self.mode].cluster.types, workers, servers, evaluator=True, pick_port=lambda: 0
@@ -111,7 +112,7 @@ class ChaosSettings:
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield faults of these kinds, in an order that only the settings decide. With `minutes`, this never ends.
+        """Yield faults of these kinds, in an order that depends only on the settings. With `minutes`, this never ends.
 
         Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
         that dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
@@ -146,7 +147,7 @@ def constant_rate() -> dict[str, object]:
 
 
 def steps_with_cool_down(steps: int, least: int) -> int:
-    """Return `steps` plus the steps of the cool-down, in which the learning rate falls: at least `least` steps."""
+    """Return `steps` plus those of the cool-down, in which the learning rate falls: at least `least` steps."""
     return steps + max(least, int(COOL_DOWN_FRACTION * steps))
 
 

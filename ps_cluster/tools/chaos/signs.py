@@ -15,7 +15,7 @@ Pids = Mapping[Task, int]
 
 
 class Sign(ABC):
-    """A sign of recovery."""
+    """A sign that a run has recovered from a fault."""
 
     missing = ""  # what is reported if the sign never comes
     seen_at: float | None = None  # monotonic seconds; None as long as the sign has not come
@@ -29,7 +29,7 @@ class Sign(ABC):
 
 
 class TrainingBack(Sign):
-    """A chief that started after the fault has applied updates beyond those that it restored."""
+    """Sign of recovery: a chief that started after the fault has applied updates beyond those that it restored."""
 
     missing = "no update by a new chief"
 
@@ -49,12 +49,12 @@ class TrainingBack(Sign):
 
 
 class TrainingContinues(Sign):
-    """A progress row has more updates than the row before it, and both were written after the fault."""
+    """Sign of recovery: a progress row counts more updates than the row before it, both written after the fault."""
 
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
-        """Create a sign for the time from `since` to `until`, in monotonic seconds.
+        """Create a sign that considers the progress rows between `since` and `until`, in monotonic seconds.
 
-        If the task that was hit (`of`) is a worker, only the updates by its old and new processes count.
+        `of`: the task that was hit. If it is a worker, only the updates of this worker count.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"
@@ -75,7 +75,7 @@ class TrainingContinues(Sign):
 
 
 class WorkerBack(Sign):
-    """An update by a new process of a worker has been applied."""
+    """Sign of recovery: the new process of a restarted worker has applied an update."""
 
     def __init__(self, worker: Task, known_pids: set[int]):
         self.missing = f"no update by a new process of {worker}"
@@ -87,7 +87,7 @@ class WorkerBack(Sign):
 
 
 class Condition(Sign):
-    """A sign that comes when the running tasks meet a condition."""
+    """Sign of recovery: the running tasks meet a condition."""
 
     def __init__(self, missing: str, holds: Callable[[Pids], bool]):
         self.missing, self._holds = missing, holds

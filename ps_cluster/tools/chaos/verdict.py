@@ -1,4 +1,4 @@
-"""Judge a disturbed run, alone or against undisturbed runs, by pure functions of what the runs wrote."""
+"""Check a run with faults (disturbed), alone or against runs without faults (undisturbed), by what the runs wrote."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def complaints(
     Args:
       total: the number of updates that each run should have.
       step_ids: the step ids in the ledger of the disturbed run.
-      seconds: the duration of the disturbed run by this process's clock.
+      seconds: the duration of the disturbed run, measured by this process.
     """
     problems = [*_ledger("disturbed", disturbed, total), *_ids(step_ids, total * _per_update(disturbed))]
     # Whatever happened to the machine's clock, no duration in the summary can exceed the run's.

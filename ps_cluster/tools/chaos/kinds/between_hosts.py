@@ -21,7 +21,10 @@ RATE, DELAY_MS, LOSS = "16mbit", 20.0, 0.01
 
 
 class HostVanishes(FaultKind):
-    """A host vanishes without sending a packet. The other workers continue. Later, a new host has the same name and address."""
+    """A fault in which a host vanishes without sending a packet. The other workers have to continue.
+
+    Later, a new host with the same name and address appears.
+    """
 
     name = "host vanishes"
     launched, hosted = False, True
@@ -51,14 +54,14 @@ class HostVanishes(FaultKind):
 
 
 class OfTwoWorkers(FaultKind):
-    """Two workers are hit. The second worker is killed, and has to train again while the first worker is missing."""
+    """A fault that hits two workers. The second is killed, and has to train again while the first is unavailable."""
 
     launched, hosted = False, True
     others_go_on = True
     victims = (WORKER, WORKER)
 
     def __init__(self, name: str, take_away: Callable[[Scene, Task, int], Callable[[], None]]):
-        """Create a kind. `take_away` makes a worker unavailable, and returns a function that undoes this."""
+        """Create a kind of fault. `take_away` makes a worker unavailable, and returns a function that undoes this."""
         self.name, self._take_away = name, take_away
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -99,7 +102,7 @@ def _silence(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
 
 
 class HostLink(Lasting):
-    """The link of the victim's host is degraded for a while, and restored."""
+    """A fault that degrades the link of the victim's host for a while, and then restores it."""
 
     launched, hosted = False, True
 

@@ -20,7 +20,9 @@ _COMPILED_WITHIN_S = 60.0
 
 
 class ClockSetBack(FaultKind):
-    """All processes of the run see a time one hour earlier. No process may die of it, and no duration may be wrong.
+    """A fault that sets the clock back by an hour for all processes of the run.
+
+    No process may die of it, and no duration that the run reports may be wrong.
 
     A library that is loaded before the C library replaces `clock_gettime`, `gettimeofday` and `time`. Unlike with a
     real change of the clock, waits that have begun don't get longer, and the times of files are the real times.

@@ -37,7 +37,10 @@ class _SmallDisk(FaultKind):
 
 
 class FullAtLastCheckpoint(_SmallDisk):
-    """The disk is full at the last checkpoint of a drained run. The run exits with a one-line error, and is resumed."""
+    """A fault in which the disk is full at the last checkpoint of a drained run.
+
+    The run has to exit with a one-line error, and to train again when it is resumed.
+    """
 
     name = "disk full at the last checkpoint"
 
@@ -57,7 +60,10 @@ class FullAtLastCheckpoint(_SmallDisk):
 
 
 class OutOfInodes(_SmallDisk):
-    """No file can be created for checkpoints and snapshots. Training continues, and saves again when it can."""
+    """A fault in which no file can be created for checkpoints and snapshots.
+
+    Training has to continue, and to save again as soon as files can be created.
+    """
 
     name = "out of inodes"
 

@@ -17,9 +17,9 @@ THROTTLED_S = 6.0  # shorter than the launcher's limit for a silent worker: the 
 
 
 class OutOfMemory(Death):
-    """A worker is killed. Its replacement may use only 1 MB more than at its start, so the kernel kills it too.
+    """A fault that kills a worker, and lets its replacement use only 1 MB more memory, so the kernel kills that too.
 
-    A worker that has trained for a while would survive, as it asks for no more memory.
+    The limit is for a new process, since a worker that has trained for a while asks for no more memory.
     """
 
     name = "out of memory"
@@ -46,7 +46,7 @@ class OutOfMemory(Death):
 
 
 class Throttled(Lasting):
-    """One task, of any type, gets 5 % of a processor for a while. No process may die of it."""
+    """A fault that limits a chief, ps or worker to 5 % of a processor for a while. No process may die of it."""
 
     name = "throttle"
     all_survive = True

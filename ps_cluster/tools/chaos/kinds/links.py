@@ -1,4 +1,4 @@
-"""Inject faults of the link between all tasks of a run, in the run's own network."""
+"""Inject faults of the link between all tasks of a run, in the run's private computer network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ RATE, BURST, LATENCY = "16mbit", "128kb", "200ms"
 
 
 class RunLink(Lasting):
-    """One program degrades the link, and another one restores it, both in the run's network."""
+    """A fault that degrades the link between all tasks of a run for a while.
+
+    `degrade` and `restore` are the command lines that degrade and restore the link. They run in the run's network.
+    """
 
     def __init__(self, name: str, seconds: float, degrade: tuple[str, ...], restore: tuple[str, ...]):
         self.name, self.seconds, self._degrade, self._restore = name, seconds, degrade, restore

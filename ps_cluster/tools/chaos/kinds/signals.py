@@ -14,7 +14,7 @@ from ps_cluster.tools.chaos.signs import Condition, TrainingBack
 
 
 class Signalled(Death):
-    """One task of each victim type gets the same signal, all within a millisecond."""
+    """A fault that sends the same signal to one task of each type in `victims`, to all within a millisecond."""
 
     def __init__(self, name: str, victims: tuple[str, ...], number: int):
         self.name, self.victims, self._signal = name, victims, number
@@ -40,7 +40,7 @@ KILLED_PS_AND_CHIEF = Signalled("kill ps+chief", (PS, CHIEF), signal.SIGKILL)
 
 
 class ForkServerStopped(Death):
-    """A worker is killed after the process that would fork its replacement has been stopped."""
+    """A fault that stops the process that forks tasks, and then kills a worker, which has to be replaced anyway."""
 
     name = "fork server stopped"
     victims = (WORKER,)
@@ -73,7 +73,10 @@ def _fork_servers(run: Run) -> list[psutil.Process]:
 
 
 class HangUp(FaultKind):
-    """The terminal of a run is closed. The run is drained, ends with exit code 0, and trains when it is resumed."""
+    """A fault that closes the terminal of a run.
+
+    The run has to drain, to end with exit code 0, and to train again when it is resumed.
+    """
 
     name = "hang up"
 
