@@ -2,10 +2,10 @@
 
 A disturbed run on this machine is compared with an undisturbed run of the same work. The number of steps is known only
 after the last fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a
-constant learning rate until the last fault, is then drained, and continues with a cool-down in which the rate falls. The
-undisturbed run has the same rate at each step. Both runs end after the same number of updates, computed from the same batches. Equal
-asynchronous runs end with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on
-several hosts is not compared with undisturbed runs: only its own results are checked.
+constant learning rate until the last fault, is then drained, and continues with a cool-down in which the rate falls.
+The undisturbed run has the same rate at each step. Both runs end after the same number of updates, computed from the
+same batches. Equal asynchronous runs end with different accuracies, so several undisturbed runs are needed to judge the
+accuracy. A run on several hosts is not compared with undisturbed runs: only its own results are checked.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class FaultKind(Named, ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Write files that the fault needs into `folder` before the run starts. Return variables for its environment."""
+        """Write files that the fault needs into `folder` before the run starts. Return environment variables for it."""
         return {}
 
     def why_not(self, run: Run) -> str | None:

@@ -20,7 +20,10 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 class NotAllowed(Exception):
-    """Raised if the system does not allow simulated hosts or a fault, or a system program fails. One line of text."""
+    """Raised if the system does not allow simulated hosts or a fault, or a system program fails.
+
+    The message is one line.
+    """
 
 
 def program(name: str) -> str:

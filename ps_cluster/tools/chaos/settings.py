@@ -89,7 +89,7 @@ class ChaosSettings:
 
     @property
     def topology(self) -> ClusterTopology:
-        """All tasks of the cluster, which faults can hit. Their ports are placeholders: only the launcher knows them."""
+        """All tasks of the cluster, which faults can hit. Their ports are placeholders."""
         workers, servers = self.workers, self.parameter_servers
         return ClusterTopology.local(
             MODES[self.mode].cluster.types, workers, servers, evaluator=True, pick_port=lambda: 0
