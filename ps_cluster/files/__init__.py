@@ -1,4 +1,4 @@
-"""Read and write files that another program or user may have changed: strictly, within limits, and only as a whole.
+"""Read files strictly and within limits, and write files so that other programs never see a part of them.
 
 These modules do not import TensorFlow, and know nothing about runs.
 """

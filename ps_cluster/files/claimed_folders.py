@@ -15,7 +15,7 @@ from ps_cluster.files.writing import write_whole
 
 
 def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
-    """Raise UserError if a folder is not empty, but has no plan.
+    """Raise UserError if the folder `output` is not empty, but has no plan of the work to do in it.
 
     `plan`: the name of the plan's file. `noun`: the kind of work, e.g. "comparison". `besides`: the name of a file that
     may be in the folder already.
@@ -33,12 +33,17 @@ def claim(
     besides: str = LOCK,
     extends: Callable[[Path], bool] = lambda file: False,
 ) -> None:
-    """Write the plan of the work into its folder, whose lock the caller holds.
+    """Write the plan of the work into the folder `output`, whose lock the caller holds.
 
-    `extends`: a function that gets the file of a different plan in the folder. It returns whether the new plan only
-    adds work to that plan. If so, the new plan replaces it.
-
-    Raises UserError if the folder holds another plan, or has files but no plan, or can't be written.
+    Args:
+      plan: the name of the plan's file.
+      content: the text of the plan.
+      noun: the kind of work, e.g. "comparison".
+      besides: the name of a file that may be in the folder already.
+      extends: a function that gets the file of a different plan in the folder. It returns whether the new plan only
+        adds work to that plan. If so, the new plan replaces it.
+    Raises:
+      UserError: the folder holds another plan, or has files but no plan, or can't be written.
     """
     file = output / plan
     try:

@@ -34,7 +34,7 @@ def append_row(path: Path, row: BaseModel) -> None:
 
 
 def read_rows(path: Path, model: type[Model], notify: Notify = ignore) -> Iterator[Model]:
-    """Yield the complete rows of a file that may not exist yet. At the end, report the skipped lines."""
+    """Yield the complete rows of a file that may not exist yet. At the end, call `notify` if lines were skipped."""
     tail, before = RowTail(path, model), -1
     while tail.offset > before:
         before = tail.offset
@@ -91,7 +91,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. If a line is cut, its rest is not a row."""
+        """Skip the present content except its last `up_to_last` bytes. A line that is cut there is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

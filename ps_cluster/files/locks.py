@@ -135,7 +135,7 @@ def share(path: Path) -> None:
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
-    """Wait until no process shares `path` any more. Raises UserError if some still do after `within_s` seconds."""
+    """Wait until no process holds a shared lock on `path`. Raises UserError after `within_s` seconds."""
     if (descriptor := _locked(path, within_s)) is None:
         raise UserError(
             f"{what}: processes of an earlier run are still running after {within_s:g} s: end them, or try again"
@@ -158,7 +158,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder if no process shares it. If this is unknown, because the file system has no locks, keep it."""
+    """Remove a folder if no process holds a shared lock on it. Keep it if the file system has no locks."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # the folder is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:
@@ -169,7 +169,7 @@ def remove_abandoned(folder: Path) -> None:
 
 @contextlib.contextmanager
 def to_remove(folder: Path, what: str) -> Iterator[None]:
-    """Lock a folder that is going to be removed. Raises InUse, which names `what`, if a process shares the folder."""
+    """Lock a folder that is going to be removed. Raises InUse, which names `what`, if a process shares its lock."""
     if (descriptor := _locked(folder / _USED, _CHECK_TAKES_S)) is None:
         raise InUse(f"{what} is in use by a run: wait until the run has ended, or end it")
     try:
@@ -180,7 +180,7 @@ def to_remove(folder: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_turn(path: Path, within_s: float = 5.0) -> Iterator[None]:
-    """Hold the lock `path` during a short block. After waiting for `within_s` seconds, continue without the lock."""
+    """Lock the file `path` during a short block. After waiting for `within_s` seconds, continue without the lock."""
     descriptor = _locked(path, within_s)
     try:
         yield

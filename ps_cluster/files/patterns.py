@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path is a pattern with wildcards. The path of an existing file, e.g. `a[1].csv`, is none."""
+    """Return whether a path is a pattern with wildcards. The path of an existing file, e.g. `a[1].csv`, is not."""
     return glob.has_magic(str(path)) and not os.path.lexists(path)
 
 

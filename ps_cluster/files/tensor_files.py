@@ -67,10 +67,10 @@ class Pieces:
 def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
     """Write a header and arrays into an empty, seekable file, which `open_tensors` can open.
 
-    Each array is written piece by piece while it is read. The checksums belong in the table at the beginning, but are
-    known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
-    write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a dtype that these
-    files never contain, or if the pieces of an array have more or fewer bytes in total than the array.
+    Each array is written piece by piece while it is read. The checksums belong in the table at the beginning of the
+    file, but are known only at the end, so the table is written last. The library `safetensors` is not used for this:
+    it could only write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a
+    dtype that these files never contain, or if its pieces have more or fewer bytes in total than the array.
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
@@ -139,16 +139,19 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
 
 
 def checksum_of(path: Path) -> int:
-    """Return the CRC-32 of the table of a file that `open_tensors` can open.
+    """Return a CRC-32 that identifies the whole content of a file that `open_tensors` can open.
 
-    It identifies the whole content, because the table contains the checksums of the header and of all arrays.
+    It is the CRC-32 of the table at the beginning of the file, which contains the checksums of the header and arrays.
     """
     with open_regular(path) as file:
         return crc32(file.read(_LENGTH.unpack(file.read(_LENGTH.size))[0]))
 
 
 def _check_beginning(file: BinaryIO) -> int:
-    """Return the length of the table in bytes. Raises Malformed if the table is incomplete, or too large to be read."""
+    """Return the length in bytes of the table at the beginning of the file.
+
+    Raises Malformed if the table is incomplete, or too large to be read.
+    """
     beginning = file.read(_LENGTH.size)
     if len(beginning) < _LENGTH.size:
         raise Malformed("it has no table of its arrays")

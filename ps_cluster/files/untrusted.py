@@ -20,7 +20,10 @@ from ps_cluster.notices import Notify
 
 @contextlib.contextmanager
 def writing_alone() -> Iterator[None]:
-    """Let only this user write to files that are created in the block, as the command line does for every command."""
+    """Make files that are created in the block writable for this user only.
+
+    The command line does this for every command.
+    """
     before = os.umask(0o022)
     os.umask(before | 0o022)
     try:
@@ -34,8 +37,8 @@ def unknown_owners(
 ) -> frozenset[int]:
     """Return a set with the user id that this user namespace shows for all unknown users; empty outside a namespace.
 
-    A task in the private network of its run is in a user namespace, where root's files have this id. The launcher is in
-    no such namespace, and has checked the run directory before it starts a task.
+    A task in the private computer network of its run is in a user namespace, where root's files have this id. The
+    launcher is in no such namespace, and has checked the run directory before it starts a task.
     """
     try:
         whole = uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]
@@ -97,7 +100,7 @@ def _is_trusted(owner: int) -> bool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise Foreign if a file or folder that is about to be trusted belongs to another user."""
+    """Raise Foreign if a file or folder belongs to another user. Call this before its content is trusted."""
     if is_foreign(path):
         raise Foreign(
             f"'{path}' belongs to {name_of(os.stat(path).st_uid)}: if you trust it, copy it into a folder of your own"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def in_words(value: object) -> str:
-    """Return a value as YAML on one line: a string as it is, and any other value as JSON, which is valid YAML."""
+    """Return a value as text on one line: a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -52,7 +52,7 @@ def is_decimal(text: str) -> bool:
 
 
 def whole(text: str) -> int:
-    """Return the whole number in `text`. Raises Malformed if it is not one, or has too many digits."""
+    """Return the integer in `text`. Raises Malformed if it is not one, or has too many digits."""
     if not is_whole(text):
         raise Malformed("is not a whole number in plain digits")
     _check_length(text)

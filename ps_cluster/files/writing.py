@@ -1,11 +1,12 @@
-"""Write files that readers see whole or not at all, never through a link, and never after a newer leader has taken over.
+"""Write files that readers see whole or not at all, never through a link.
 
 A file that other processes read as a whole is written under a random temporary name and then renamed. The writer keeps
 the temporary file locked, so an unlocked temporary file was left behind by a writer that was killed.
 
 A process can have one fence: a function that is called before each rename and removal, and raises an error if this
-process may no longer change files. A task that leads a run sets its claim on the run (runs/leaders.py) as the fence; no
-other process has a fence. The fence is global to the process, so that no caller can forget to pass it on.
+process may no longer change files. The task that leads a run sets a fence that fails when a newer leader has taken
+over (runs/leaders.py). No other process has a fence. The fence is global to the process, so that no caller can forget
+to pass it on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _fence: Callable[[], None] | None = None
 
 
 def set_fence(fence: Callable[[], None] | None) -> None:
-    """Call `fence` before each rename and removal from now on. None removes the fence.
+    """Call `fence` before each rename and removal of a file from now on. None ends this.
 
     `fence` raises an error if this process may no longer change files.
     """
@@ -38,7 +39,7 @@ def set_fence(fence: Callable[[], None] | None) -> None:
 
 
 def check() -> None:
-    """Raise the fence's error, `Superseded`, if this process may not change files any more.
+    """Call the fence of this process, see `set_fence`. It raises `Superseded` if a newer leader has taken over.
 
     Only a leader has a fence. Its process sets it before the training begins (`main` in launch/task.py). On several
     machines the command `task` sets one too when it claims the run, and removes it at its end (launch/one_task.py).
@@ -113,7 +114,10 @@ def path_beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield a new folder. Rename it after the block to `path`, which is missing or empty. After an error, remove it."""
+    """Yield a new folder that is renamed to `path` after the block, or removed if the block raises an error.
+
+    `path` has to be missing or an empty folder.
+    """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
@@ -131,7 +135,7 @@ def _temporary_name(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it is there. Raises the fence's error if this process may not change files any more."""
+    """Remove a file if it is there. Raises `Superseded` if a newer leader has taken over (`check`)."""
     check()
     path.unlink(missing_ok=True)
 

@@ -40,7 +40,7 @@ Events = Iterator[Event]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the sections of a YAML file, {} if the file is empty. Raises UserError with the file and, if known, the line."""
+    """Return the mapping in a YAML file, {} if it is empty. Raises UserError with the file and, if known, the line."""
     try:
         content = parse_yaml(read_bytes(path, MOST_BYTES))
     except OSError as error:

@@ -36,7 +36,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class WorkloadKind:
-    """A kind of workload, which starts and restarts the pods."""
+    """A kind of workload of Kubernetes, such as a JobSet, which starts and restarts the pods."""
 
     name: str
     controller: str  # the software that runs the workload, in a few words

@@ -124,7 +124,8 @@ def render(
 def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     """Return the configuration that reads a data set on disk from the volume, unless the settings name another path.
 
-    Raises UserError if there is a volume although the data set is generated, or if no pod can read the data.
+    `claim`: the claim of the volume; None without a volume. Raises UserError if there is a volume although the data set
+    is generated, or if no pod can read the data.
     """
     kind, own = DATASETS[config.data.dataset], parse_form_path(config.data.dataset)
     place = own.path if own else config.data.data_dir

@@ -12,7 +12,10 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: object) -> str:
-    """Return the text of a filled-in template. The filter `q` quotes a value for YAML, and `sh` a text for a shell."""
+    """Return a template with `values` filled in.
+
+    In templates, the filter `q` quotes a value for YAML, and the filter `sh` quotes text for a shell.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,

@@ -1,4 +1,4 @@
-"""The roles of a training that a scheduler runs: how many tasks each has, and how they are restarted."""
+"""Define the roles of a training that a scheduler runs. A role is all tasks of one type."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def roles_of(
 
     Args:
       shared_by_all: whether all tasks get the run directory of the leader, not only those that need it.
-      cpu, memory, restarts: values for all roles or for one.
+      cpu, memory, restarts: pairs of a role's task type, or None for all roles, and the value for it.
     Raises:
       UserError: a value is for a role that this training does not have, or a role has two values.
     """
@@ -81,7 +81,7 @@ def roles_of(
 
 
 def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
-    """Raise UserError for settings that tasks could resolve differently, or for too many or too few `min_workers`."""
+    """Raise UserError for settings that could differ between the tasks, or for too many or too few `min_workers`."""
     from ps_cluster.launch.one_task import check_min_workers, check_named
 
     check_named(config)

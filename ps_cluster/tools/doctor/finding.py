@@ -11,7 +11,7 @@ from functools import partial
 
 
 class Status(StrEnum):
-    """The result of a check. After a warning, training works, but it is slower, less safe or not as expected."""
+    """The outcome of a check. `WARN`: training works, but it is slower, less safe or not as expected."""
 
     OK = "ok"
     WARN = "warn"
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check."""
+    """The result of a check, with a message for the user."""
 
     status: Status
     message: str

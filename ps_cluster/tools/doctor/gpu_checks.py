@@ -29,7 +29,12 @@ _LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; with TF32 it
 
 
 class Product(BaseModel):
-    """The matrix product on a device: its mean time in ms, and its largest error relative to its largest value."""
+    """The measured matrix product on a device.
+
+    Attributes:
+      ms: the mean time of a product in milliseconds.
+      error: the largest error of an element, relative to the largest element of the product.
+    """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 

@@ -34,7 +34,7 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
-    """Look for settings of other programs that tasks ignore: another backend of Keras, keras.json, and the like."""
+    """Look for settings of other programs, e.g. another Keras backend or keras.json, because tasks ignore them."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
         return warn("; ".join(lines), "do nothing, unless you rely on these settings: tasks ignore them")
     return ok("no settings that tasks ignore")
@@ -55,7 +55,7 @@ def tensorflow_import(
 
 
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
-    """Compare the installed packages with those of the lock file, with which the project is tested."""
+    """Compare the installed packages with the versions in requirements.txt, with which the project is tested."""
     if not lock.is_file():
         return ok(
             "installed as a package, so there is no file of locked versions (requirements.txt) to compare the installed "

@@ -1,4 +1,4 @@
-"""Check the machine: its processor, memory, disk, ports, and whether a run gets a network of its own."""
+"""Check the machine: its processor, memory, disk, ports, and whether a run gets a private computer network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMEOUT_S = 5.0
 
 
 def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None) -> Finding:
-    """Name the processor, the number of cores that may be used, and the precision that `auto` chooses."""
+    """Name the processor, the number of cores that may be used, and the precision that `--precision auto` chooses."""
     allowed = allowed or allowance()
     found = machine.describe(cpuinfo, allowed)
     precision = machine.fastest_precision(cpuinfo)
@@ -61,7 +61,7 @@ def memory(space: FreeMemory | None = None) -> Finding:
 def free_disk(
     folders: Sequence[Path], free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 ) -> Finding:
-    """Check that runs and packed data can be written."""
+    """Check that `folders`, of runs and of packed data, can be written, and that their disks have enough free space."""
     answer = []
     for folder in folders:
         try:
@@ -93,7 +93,7 @@ def ports(host: str = "127.0.0.1") -> Finding:
 
 
 def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding:
-    """Check that a run gets a private network, so that no other user reaches its ports."""
+    """Check that a run gets a private computer network, so that no other user reaches its ports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with network_for("auto", folder, folder, ignore, namespace_argv) as network:

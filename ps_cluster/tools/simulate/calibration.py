@@ -1,4 +1,4 @@
-"""Measure costs from a finished run: wall seconds from its ledger, CPU seconds from its summary."""
+"""Measure the costs of a step from a finished run: wall seconds from its ledger, CPU seconds from its summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW_NUMBER_BYTES = 8  # in each direction: pulls and pushes name each row by its
 
 
 def bytes_per_parameter(config: RunConfig) -> float:
-    """Return the bytes that are sent for a parameter, as a mean over a push and a pull."""
+    """Return the bytes that are sent for one parameter, as the mean of a push and a pull."""
     pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
     if config.cluster.wire == "top_k":
         pushed = 8 * config.cluster.top_k_share  # each number is sent with its index
@@ -99,8 +99,8 @@ def read_run(root: Path) -> FinishedRun:
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
     """Return the costs of a step, measured in a run of mode async. Raises UserError if this run does not allow that.
 
-    The costs of a parameter, of a dispatch and of the start-up can't be measured in a single run, so they are taken
-    from `base`.
+    The costs per parameter, per dispatch (the chief's message with a worker's next steps) and of the start-up can't be
+    measured in a single run, so they are taken from `base`.
     """
     if run.config.mode.name != Async.name:
         raise UserError(
@@ -161,7 +161,10 @@ def _about(run: FinishedRun, servers: int) -> str:
 
 
 class WallSeconds(NamedTuple):
-    """The mean wall seconds of each phase over all workers, and coefficients of variation of computing and pushing."""
+    """The mean wall seconds of each phase of a step, and the coefficients of variation of computing and pushing.
+
+    `step_gap` is the time between two steps of the same dispatch, `dispatch_gap` that between two dispatches.
+    """
 
     pull: float
     compute: float

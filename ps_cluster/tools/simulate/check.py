@@ -30,7 +30,8 @@ class PredictedAndMeasured:
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
     """Compare `run`, whose processes shared `cores` cores, with a prediction.
 
-    Raises UserError if `run` has a setting that is not simulated, or if `costs` were measured for other work.
+    Raises UserError if `run` has a setting that is not simulated, or if `costs` were measured with another network,
+    batch size or wire format.
     """
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)

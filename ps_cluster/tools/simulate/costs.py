@@ -27,12 +27,12 @@ Variation = Annotated[float, Field(ge=0, le=10)]
 
 
 def can_simulate(mode: Mode) -> bool:
-    """Return whether the simulation knows how the workers and servers of a mode take turns."""
+    """Return whether a mode can be simulated."""
     return isinstance(mode, Async | Sync | SyncPs | LocalMode)
 
 
 class TableCosts(BaseModel):
-    """The costs of a network's embedding tables. A step moves only the distinct rows of its batch."""
+    """The costs of a network's embedding tables. A step moves only the distinct rows that its batch uses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -42,10 +42,10 @@ class TableCosts(BaseModel):
     slots: int = Field(ge=0, le=10)  # the number of slots of the update rule; each is as large as the tables
 
     def server_bytes(self, mode: str, servers: int) -> int:
-        """Return the bytes of tables on one of `servers` parameter servers.
+        """Return the bytes of memory for tables on one of `servers` parameter servers.
 
-        They hold its rows in float32, the optimizer slots of these rows and, if the mode averages gradients, the sums
-        of a round.
+        A server holds its table rows in float32, their optimizer slots and, if the mode averages gradients, the sums of
+        the gradients of a round.
         """
         return 4 * self.weights * (1 + self.slots + MODES[mode].averages) // servers
 
@@ -98,7 +98,7 @@ class Costs(BaseModel):
 
     @property
     def moved(self) -> float:
-        """The number of values that a step pulls, and also pushes: all parameters, and the numbers in its rows of tables."""
+        """The number of values that a step pulls, and also pushes: all parameters, and the values of its table rows."""
         return self.parameters + (self.tables.values_per_step if self.tables else 0)
 
     @property
@@ -108,17 +108,17 @@ class Costs(BaseModel):
 
     @property
     def delay_seconds(self) -> float:
-        """Sum of the delays of a step."""
+        """The sum of the delays of a step."""
         return self.pull_delay_seconds + self.push_delay_seconds + self.step_gap_seconds
 
     def of_mode(self, mode: str) -> Costs:
-        """Return the costs of a step in this mode."""
+        """Return the costs of a step in this mode: without `round_push_seconds` if the mode has no rounds."""
         if MODES[mode].synchrony.waits is not Waits.IN_ROUNDS:
             return self.model_copy(update={"round_push_seconds": 0.0})
         return self
 
     def with_local_steps(self, steps: int) -> Costs:
-        """Return the costs of a period: `steps` steps, each with an update by the worker, and one exchange."""
+        """Return the costs of a period: `steps` steps, each with an update on the worker, then one pull and push."""
         if steps == 1:
             return self
         updating = self.apply_seconds_per_parameter * self.parameters
@@ -144,7 +144,7 @@ class Costs(BaseModel):
 
 @dataclass(frozen=True)
 class Links:
-    """A network with one link of this rate per machine and direction. The switch is never the bottleneck."""
+    """A computer network with one link per machine and direction. The switch is never the bottleneck."""
 
     link_bytes_per_second: float
     latency_seconds: float
@@ -180,7 +180,7 @@ class SimulatedCluster:
 
 
 def known_costs() -> list[str]:
-    """Return the names of the networks with known costs, which `costs_of` takes."""
+    """Return the names of the neural networks with known costs, which `costs_of` takes."""
     return sorted(path.stem for path in COSTS_FOLDER.glob("*.yaml"))
 
 

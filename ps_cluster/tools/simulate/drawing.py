@@ -13,7 +13,7 @@ _NUMBERS_AT_ONCE = 1 << 14
 
 
 def gamma(random: np.random.Generator, mean: float, variation: float, shape: tuple[int, ...] = ()) -> np.ndarray:
-    """Return gamma-distributed numbers, float64 `shape`, of this mean and coefficient of variation, which may be 0.
+    """Return gamma-distributed numbers, float64 `shape`, with this mean and coefficient of variation, which may be 0.
 
     Ali et al. 2000 draw task times this way. Hakimi et al. 2019 (arXiv:1907.11612) draw the step times of asynchronous
     training this way.
@@ -30,7 +30,10 @@ def gammas(random: np.random.Generator, mean: float, variation: float, width: in
 def gammas(
     random: np.random.Generator, mean: float, variation: float, width: int | None = None
 ) -> Iterator[float] | Iterator[np.ndarray]:
-    """Yield gamma-distributed floats or, with `width`, float64 [width], without end. Drawing many at once is faster."""
+    """Yield gamma-distributed floats or, with `width`, arrays, float64 [width], without end.
+
+    The numbers are drawn in large blocks, which is faster than one by one.
+    """
     rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
     while True:
         block = gamma(random, mean, variation, (rows,) if width is None else (rows, width))
@@ -38,7 +41,7 @@ def gammas(
 
 
 class Slow:
-    """The waits of slow workers after a computation, as `--straggler` makes real workers wait."""
+    """Draws the waits of slow workers after a computation, as `--straggler` makes real workers wait."""
 
     def __init__(self, stragglers: Stragglers, workers: int, random: np.random.Generator, seed: int):
         self._stragglers = stragglers
@@ -53,7 +56,7 @@ class Slow:
     @overload
     def seconds(self, worker: slice, own_seconds: np.ndarray) -> np.ndarray: ...
     def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> float | np.ndarray:
-        """Return the wait of one worker, or of several, float64 [workers], after computations of `own_seconds`."""
+        """Return the wait of one worker, or float64 [workers] of several, after a computation of `own_seconds`."""
         if not self._stragglers:
             return 0.0 * own_seconds
         variation = gamma(self._random, 1.0, TASK_VARIATION if self._stragglers.gamma else 0.0, np.shape(own_seconds))

@@ -23,7 +23,7 @@ class Events:
         self._order = count()
 
     def at(self, time: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        """Plan `action(*arguments)` for a time that has not passed."""
+        """Plan `action(*arguments)` for the simulated time `time`, which has not passed."""
         planned: Action = partial(action, *arguments)
         heapq.heappush(self._heap, (time, next(self._order), planned))
 

@@ -69,7 +69,10 @@ class OneMachine(SimulatedTraining):
         self.events.after(delay, self._request, worker, self._pulls, self.read, self._compute)
 
     def _request(self, worker: int, seconds: Iterator[float], serve: Serve, then: Callable[[int], None]) -> None:
-        """Call `serve(worker, server)` when a server has done its part, and `then(worker)` after the last server."""
+        """Send a worker's request to all servers, each of which needs `next(seconds)` CPU seconds for it.
+
+        Call `serve(worker, server)` when a server has finished, and `then(worker)` after the last server.
+        """
         self._unserved[worker] = len(self._servers)
         for index, server in enumerate(self._servers):
             server.do(next(seconds), partial(self._served, worker, index, serve, then))

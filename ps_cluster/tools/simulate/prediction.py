@@ -33,12 +33,12 @@ class Prediction:
 
     @property
     def bottleneck(self) -> str:
-        """The busiest resource."""
+        """The name of the busiest resource."""
         return max(self.utilisation, key=self.utilisation.__getitem__)
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster and, for the ideal rate, one worker.
+    """Simulate the cluster, and also one worker alone, whose rate the efficiency refers to.
 
     `costs`: the costs of a step or, in a mode with local steps, of a whole period (`Costs.with_local_steps`).
     """
@@ -93,12 +93,12 @@ def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> d
 
 
 def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Predict an update by ring all-reduce, which has no queues to simulate.
+    """Predict training with ring all-reduce, which has no queues to simulate.
 
-    Its phases follow each other: the slowest worker's computation, the sending of the gradient over the links, their
-    latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns, in each of which every worker
-    sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    Journal of Parallel and Distributed Computing 69(2)).
+    The phases of a step follow each other: the slowest worker's computation, the sending of the gradient over links,
+    their latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns. In each turn, every
+    worker sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
+    workstations", Journal of Parallel and Distributed Computing 69(2)).
     """
     random, workers = np.random.default_rng(cluster.seed), cluster.workers
     slow = Slow(cluster.stragglers, workers, random, cluster.seed)

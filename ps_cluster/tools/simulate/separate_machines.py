@@ -12,11 +12,12 @@ from ps_cluster.tools.simulate.training import SimulatedTraining
 
 
 class SeparateMachines(SimulatedTraining):
-    """A cluster with a machine for each process. One numpy operation serves a request in the queues of all servers.
+    """Simulates a cluster with a machine for each process.
 
-    This is exact. The messages of a request arrive at all servers at the same time, so all queues have the same order, and
-    Lindley's recursion `free = max(free, arrival) + service` (Lindley 1952) holds for all queues at once. The servers differ
-    only in how long each takes.
+    One numpy operation serves a worker's request in the queues of all servers. This is exact. The messages of a request
+    arrive at all servers at the same time, so all queues have the same order, and Lindley's recursion
+    `free = max(free, arrival) + service` (Lindley 1952) holds for all queues at once. The servers differ only in how
+    long each takes.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):

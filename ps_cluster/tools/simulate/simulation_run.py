@@ -149,7 +149,8 @@ def _warn_of_another_processor(
     """If `costs` were measured on another processor, print a warning, and the commands that measure this processor.
 
     Args:
-      run: the configuration of the run that is checked, if there is one. more: further options of `simulate`.
+      run: the configuration of the run that is checked, if there is one.
+      more: the further options of `simulate` that the printed command has.
     """
     if costs.processor == processor:
         return

@@ -21,7 +21,7 @@ WARM_UP = 0.4  # share of the steps that is left out, because the queues fill up
 
 @dataclass(frozen=True)
 class Trained:
-    """The steps of a simulation in the order in which they ended, the warm-up included."""
+    """The result of a simulation: its steps, the warm-up included, in the order in which they ended."""
 
     seconds: np.ndarray  # float64 [steps]: when the gradient was applied or dropped
     staleness: np.ndarray  # int64 [steps]: -1 where it was dropped
@@ -54,9 +54,10 @@ class Trained:
 
 
 class SimulatedTraining(ABC):
-    """Workers in a loop: dispatched → pull → compute → push → (in rounds: wait for the next round) → dispatched.
+    """Simulates workers in a loop: get a step → pull → compute → push → (in rounds: wait for the next round).
 
-    A push is answered with the parameters for the worker's next step. Only the first step of a dispatch asks for them.
+    A dispatch of the chief gives a worker several steps at once. In a mode without rounds, the reply to a push
+    contains the parameters for the worker's next step, so only the first step of a dispatch pulls them.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):
@@ -104,7 +105,7 @@ class SimulatedTraining(ABC):
 
     @abstractmethod
     def ask_chief(self, then: Callable[[], None]) -> None:
-        """Call `then()` when the chief has made a dispatch."""
+        """Ask the chief for new steps, and call `then()` when the chief has dispatched them."""
 
     @abstractmethod
     def pull(self, worker: int) -> None:
@@ -113,7 +114,8 @@ class SimulatedTraining(ABC):
     def read(self, worker: int, server: int | slice) -> None:
         """Serve a pull: record the version of each shard that the worker gets.
 
-        Within a dispatch, the worker already has the shards from the answer to its last push, so nothing is recorded.
+        In a mode without rounds, this records only the first pull of a dispatch. After that, the worker already has the
+        shards from the reply to its last push.
         """
         if self._in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
@@ -147,7 +149,7 @@ class SimulatedTraining(ABC):
             self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
-        """End a step, because all shards have the worker's push. The last shard received it at time `seconds`."""
+        """Record the end of a worker's step. The last shard has received its push at the simulated time `seconds`."""
         self._ends.append((seconds, int(self._stalest[worker])))
         self._stalest[worker] = 0
 
