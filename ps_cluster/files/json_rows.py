@@ -76,7 +76,7 @@ def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
 
 
 class RowTail(Generic[Model]):
-    """Reads the rows that were appended since the last call.
+    """Reads a growing file of rows: each call of `new_rows` returns rows that were appended since the call before.
 
     Attributes:
       passed_over: the number of lines that were not rows, e.g. because a full disk cut them short, plus the number of

@@ -1,8 +1,8 @@
 """Write numpy arrays and a JSON header into one file, and read such a file from an untrusted source.
 
 The format is safetensors (https://huggingface.co/docs/safetensors): a JSON table of names, dtypes, shapes and offsets,
-then the arrays. The library `safetensors` checks that the arrays cover the file. This module maps each array instead of
-copying it into memory.
+then the arrays. The library `safetensors` checks that the arrays fill the rest of the file without gaps. This module
+maps each array instead of copying it into memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check a run with faults (disturbed), alone or against runs without faults (undisturbed), by what the runs wrote."""
+"""Check the results of a run with faults (disturbed), alone or against runs without faults (undisturbed)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ class TableCosts(BaseModel):
 
 
 class Costs(BaseModel):
-    """Costs of one step of one worker. Seconds are wall seconds on an idle machine, except for fields named cpu."""
+    """The costs of one step of one worker, measured on an idle machine.
+
+    The work of parameter servers and chief is in CPU seconds, and so are fields named cpu. All others are wall seconds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 

@@ -20,7 +20,7 @@ ROUNDS = 400  # simulated to find the mean time of the slowest worker, for which
 
 @dataclass(frozen=True)
 class Prediction:
-    """The result of a simulation."""
+    """The predicted throughput, staleness and utilisation of a cluster."""
 
     workers: int
     parameter_servers: int | None  # None in a mode without parameter servers
@@ -38,7 +38,7 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster, and also one worker alone, whose rate the efficiency refers to.
+    """Simulate the cluster and, to compute its efficiency, one worker alone.
 
     `costs`: the costs of a step or, in a mode with local steps, of a whole period (`Costs.with_local_steps`).
     """

@@ -17,9 +17,10 @@ THROTTLED_S = 6.0  # shorter than the launcher's limit for a silent worker: the 
 
 
 class OutOfMemory(Death):
-    """A fault that kills a worker, and lets its replacement use only 1 MB more memory, so the kernel kills that too.
+    """A fault that kills a worker, and limits the memory of its replacement so much that the kernel kills it too.
 
-    The limit is for a new process, since a worker that has trained for a while asks for no more memory.
+    The replacement may use only 1 MB more than at its start. A worker that has trained for a while asks for no more
+    memory, so it would survive this limit.
     """
 
     name = "out of memory"
