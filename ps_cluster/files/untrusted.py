@@ -90,7 +90,7 @@ def refuse_foreign_symlinks(folder: Path, what: str) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Return whether `path` belongs to an untrusted user or is such a user's link. For root the answer is always False."""
+    """Return whether `path` belongs to an untrusted user or is such a user's link. For root this is always False."""
     return os.geteuid() != 0 and not (_is_trusted(os.stat(path).st_uid) and _is_trusted(os.lstat(path).st_uid))
 
 

@@ -34,9 +34,10 @@ _POLL_INTERVAL_S = 0.1
 
 
 def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
-    """Return the host of each task. The first host has the run directory, the leader and all tasks that are not workers.
+    """Return the host of each task.
 
-    The other workers are spread over the other hosts.
+    The first host has the run directory, the leader and all tasks that are not workers. The other workers are spread
+    over the other hosts.
     """
     others = machines[1:] or machines
     apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]

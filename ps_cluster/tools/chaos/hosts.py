@@ -44,7 +44,7 @@ class Host:
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def popen(self, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
-        """Start a process on this host, as `subprocess.Popen` does. The process ends with the thread that started it."""
+        """Start a process on this host, like `subprocess.Popen`. The process ends with the thread that started it."""
         return _popen(self.network, argv, **options)
 
     def cut(self) -> None:

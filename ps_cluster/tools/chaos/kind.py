@@ -43,8 +43,8 @@ class Scene:
       last_row: the newest progress row.
       now: returns monotonic seconds.
       kill: sends a signal to a process, as `os.kill`.
-      wait_for: waits until the condition holds. It raises ChaosFailed with the problem if that takes longer than the given
-        seconds, or if the run ends first.
+      wait_for: waits until the condition holds. It raises ChaosFailed with the problem if that takes longer than this
+        number of seconds, or if the run ends first.
       wait_for_end: waits until the run has ended. It raises ChaosFailed unless the run ends with the given exit code.
     """
 
@@ -80,7 +80,7 @@ class Scene:
         return WorkerBack(worker, known | {pid})
 
     def signs_after_deaths(self, fault_time: float, victims: Pids | None = None) -> list[Sign]:
-        """Return the signs that the run has recovered from the death of `victims`, by default the victims of the scene."""
+        """Return the signs of recovery from the death of `victims`, by default the victims of the scene."""
         signs: list[Sign] = [TrainingBack(fault_time)] if self.whole_cluster else []
         for victim, pid in (self.victims if victims is None else victims).items():
             if victim.type == WORKER:
@@ -137,7 +137,7 @@ class FaultKind(Named, ABC):
 
     @abstractmethod
     def inject(self, scene: Scene) -> Injection:
-        """Inject the fault, and undo its lasting effects. Raises ChaosFailed if the run does not behave as it should."""
+        """Inject the fault, and undo its lasting effects. Raises ChaosFailed if the run does not react as it should."""
 
 
 class Death(FaultKind):

@@ -137,7 +137,7 @@ WHOLE_IMAGES: Mapping[str, object] = {"schedule.image_scales": []}
 
 
 def constant_rate() -> dict[str, object]:
-    """Return settings with the same learning rate at every step, for a run that is drained long before its last step."""
+    """Return settings with a constant learning rate, for a run that is drained long before its last step."""
     return {
         "training.steps": PLANNED_STEPS,
         "schedule.kind": "constant",

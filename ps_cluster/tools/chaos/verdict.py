@@ -69,11 +69,11 @@ def complaints_of_hosted(
 
 
 def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple[float, float] | None:
-    """Return the interval that would hold another undisturbed run's accuracy in 99 of 100 cases; None with too few runs.
+    """Return the interval that would hold the accuracy of another undisturbed run in 99 of 100 cases.
 
-    It is Student's prediction interval. It is at least as wide as the binomial noise of the test examples, even if the
-    runs are equal by accident. This noise is computed as if there were one more right example and one more wrong
-    example, so that it is never zero.
+    Return None with fewer than LEAST_UNDISTURBED runs. The interval is Student's prediction interval. It is at least as
+    wide as the binomial noise of the test examples, even if the runs are equal by accident. This noise is computed as
+    if there were one more right example and one more wrong example, so that it is never zero.
     """
     n = len(undisturbed)
     if n < LEAST_UNDISTURBED:

@@ -45,7 +45,7 @@ class Product(BaseModel):
 
 
 def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Finding:
-    """Multiply a matrix on each GPU, in a separate process. `there` names the GPUs; None means those of this machine."""
+    """Multiply a matrix on each GPU, in a separate process. `there`: the GPUs; None means those of this machine."""
     there = usable_gpus(os.environ) if there is None else there
     if not there:
         return ok("none, so training runs on the processors")

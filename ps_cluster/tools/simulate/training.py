@@ -1,4 +1,7 @@
-"""Simulate training by events: the versions that workers pull, their staleness, and rounds. Subclasses add the machines."""
+"""Simulate training by events: the versions that workers pull, their staleness, and rounds.
+
+Subclasses add the machines.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,7 @@ class SimulatedTraining(ABC):
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 
     def take(self, worker: int, server: int | slice) -> None:
-        """Handle a push: apply its gradient. In a mode with rounds, add it to the current round unless it comes too late."""
+        """Apply the gradient of a push. In a mode with rounds, add it to the current round unless it comes too late."""
         behind = self._versions[server] - self._pulled[worker, server]
         if self._in_rounds:
             self._take_in_round(worker, late=bool(np.any(behind)))
