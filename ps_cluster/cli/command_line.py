@@ -32,7 +32,7 @@ OWN, OF_SETTINGS, OUTPUT = "Options", ("Cluster", "Mode", "Data", "Network", "Tr
 
 
 class HelpByGroups(click.Command):
-    """A command whose help shows its options by groups. Only --help-all shows rare options."""
+    """A command whose help shows the options in groups. Only --help-all shows rare options."""
 
     def __init__(self, *args: Any, **more: Any):
         super().__init__(*args, **more)
@@ -44,7 +44,7 @@ class HelpByGroups(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, and then the options for settings by groups.
+        """Write the command's own options, and then the options for settings, in groups.
 
         If a command has no options of its own, the settings that are used most come first.
         """
@@ -222,7 +222,7 @@ _HELP_ALL = click.Option(
 
 
 def examples(*commands: str) -> str:
-    """Return examples for the end of a help text, one on each line. Long commands are continued after a backslash."""
+    """Return example commands for the end of a help text, one on each line. A backslash continues a long command."""
     wrapper = textwrap.TextWrapper(
         EXAMPLE_WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
     )
@@ -250,7 +250,7 @@ yes_option = option("--yes", is_flag=True, help="Remove without asking.")
 
 
 def confirmed(count: int, what: str) -> bool:
-    """Ask the user whether to remove `count` things, called `what`. Return whether the answer was yes."""
+    """Ask the user whether to remove `count` things, e.g. "runs". Return whether the answer was yes."""
     try:
         answer = click.confirm(f"Remove {'it' if count == 1 else f'these {count} {what}'}?")
     except click.Abort as error:
@@ -265,7 +265,7 @@ def confirmed(count: int, what: str) -> bool:
 
 
 def json_option(what: str) -> Callable[[Body], Body]:
-    """Return the option --json for a command that writes `what` with `write_json_to`."""
+    """Return the option --json of a command that can write `what`, e.g. "list", as JSON. See `write_json_to`."""
     text = f"Write the {what} to this file as JSON; -: print it."
     return option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help=text)
 

@@ -54,7 +54,7 @@ class LazyCommands(OneLineErrors):
         return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by groups. Their descriptions are in `GROUPS`, so no command is imported."""
+        """Write the names and descriptions of all commands, in the groups of `GROUPS`, without importing a command."""
         for heading, group in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:10}", does) for name, does in group.items()])
@@ -68,8 +68,8 @@ class LazyCommands(OneLineErrors):
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=context) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command with this name, or None. Besides `compare` in api/, only this method imports the tools."""
-        found: click.Command
+        """Import and return the command with this name, or return None if there is none."""
+        found: click.Command  # besides `compare` in api/, only this method imports modules of ps_cluster/tools/
         match name:
             case "run":
                 from ps_cluster.cli.run import run as found

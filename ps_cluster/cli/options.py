@@ -113,7 +113,7 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OfTypes(click.ParamType[tuple[str | None, Any]]):
-    """A parameter type: VALUE, or TYPE=VALUE for the tasks of one type. It is converted to (type or None, value)."""
+    """A parameter type: VALUE, or TYPE=VALUE for the tasks of one type. Converts it to (type or None, value)."""
 
     name = "[TYPE=]VALUE"
 
@@ -227,17 +227,17 @@ class GivenSettings:
     values: Mapping[str, Any]
 
     def with_values(self, more: Mapping[str, Any]) -> GivenSettings:
-        """Return these settings with `more` values, as if the user had given them as options."""
+        """Return these settings with the additional values `more`, as if the user had given them as options."""
         return replace(self, values={**self.values, **more})
 
     def overrides(self) -> dict[str, Any]:
-        """Return the settings of --set and of the options by dotted key. Options take precedence. Raises UserError."""
+        """Return the settings of --set and of the options, by dotted key. Options win. Bad input raises UserError."""
         return _assigned(self.assignments) | settings_of(self.values)
 
     def overrides_of_all(self) -> dict[str, Any]:
-        """Return the environment's settings and the `overrides`, which take precedence.
+        """Return the settings of the environment variables and the `overrides`, by dotted key. The `overrides` win.
 
-        Commands that start several runs use this.
+        Commands that start several runs use this method.
         """
         return joined([settings_of_environment(os.environ), self.overrides()])
 
@@ -314,7 +314,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
 
 
 def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[str, ...]:
-    """Return the `waiting_options` that the user gave, as words of a command line."""
+    """Return the words of a command line that give `waiting_options` these values. None leaves an option out."""
     seconds = () if wait_seconds is None else ("--wait-seconds", f"{wait_seconds:.15g}")
     return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 

@@ -65,7 +65,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 
 
 def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yield dotted key and schema of each setting. The key contains the names of all objects around the setting."""
+    """Yield the dotted key and the schema of each setting. The key begins with the names of the objects around it."""
     for name, found in properties.items():
         if "properties" in found:
             yield from leaves(found["properties"], f"{prefix}{name}.")
@@ -74,7 +74,7 @@ def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple
 
 
 def own_names(choice: Choice[Named]) -> list[str]:
-    """Return the names of this package's objects that users may choose."""
+    """Return the names of this package's objects (modes, networks, …) that users may choose in a section."""
     return [name for name in choice.kinds.names if name in choice.kinds.own]
 
 

@@ -22,7 +22,7 @@ MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin with `incomplete`, which is the incomplete word in a shell."""
+    """Return the names that begin with `incomplete`, the unfinished word in the user's shell."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -66,7 +66,7 @@ class _PlainDigits(click.ParamType[Any]):
 
 
 class Whole(_PlainDigits, click.IntRange):
-    """A parameter type: a whole number in plain digits. Click alone would also accept `1_000`, `010` and full-width digits."""
+    """A parameter type: an integer in plain digits. Click alone would accept `1_000`, `010` and full-width digits."""
 
     name = "integer"
     read = staticmethod(whole)
@@ -80,7 +80,7 @@ class Number(_PlainDigits, click.FloatRange):
 
 
 class NameOf(click.ParamType[str]):
-    """A parameter type: a name in the registry, or path/to/file.py:name. The configuration checks the object."""
+    """A parameter type: a name in a registry, or path/to/file.py:name. The object itself is checked later."""
 
     name = "name"
 

@@ -1,4 +1,4 @@
-"""Read and validate the configuration of a run: all settings, typed and checked in one place. No TensorFlow."""
+"""Read and validate the configuration of a run. This package does not import TensorFlow."""
 
 from ps_cluster.config.changes import ChangedSetting, changed, distinguishing_settings, rate_origin
 from ps_cluster.config.merging import Resolved, build_config, load_config, resolve

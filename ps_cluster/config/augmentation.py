@@ -68,7 +68,7 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """A variation of images that the short form of the settings, e.g. `flip,crop=4,hue=0.1`, can contain."""
+    """One way to vary images, as a part of the short form of the settings, e.g. `hue=0.1` in `flip,crop=4,hue=0.1`."""
 
     setting: str  # the setting of `Augmentation` that the part sets
     read: Callable[[str], Any]  # parses the text after "="
@@ -95,7 +95,9 @@ NO_VARIATION = "none"
 
 
 def read_variations(text: str) -> dict[str, Any]:
-    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; variations not named are off.
+    """Parse the short form of the augmentation settings, e.g. "flip,crop=4,hue=0.1" or "none".
+
+    Return all settings of `Augmentation`, by name. Variations that `text` does not name are off.
 
     Raises:
       ValueError: a name is unknown or appears twice, or a value can't be read.

@@ -45,8 +45,8 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     values, class_defaults = flat(config.model_dump(mode="json")), _class_defaults(config)
 
     def differing(keys: Iterable[str], chosen: Mapping[str, ChangedSetting]) -> dict[str, ChangedSetting]:
-        layer = nested({key: one.value for key, one in chosen.items()})
-        default = class_defaults | flat(defaults_for(layer)[0])
+        as_given = nested({key: one.value for key, one in chosen.items()})
+        default = class_defaults | flat(defaults_for(as_given)[0])
         return {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
 
     found: dict[str, ChangedSetting] = {}
@@ -56,7 +56,7 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     others = [key for key in values if key not in itertools.chain(*before)]
     # If a setting in BELONG_TOGETHER differs from the recipe's value for the mode, the user has set at least one of
     # these settings. The run then uses none of the recipe's rates, and `defaults_for` leaves these rates out as well,
-    # if the layer that it gets contains such a setting.
+    # if the settings that it gets contain such a setting.
     unlike_found_rates = differing([key for key in others if key in BELONG_TOGETHER], found)
     found |= differing(others, found | unlike_found_rates)
     return {key: found[key] for key in values if key in found}
@@ -81,9 +81,9 @@ def _class_defaults(config: RunConfig) -> dict[str, Any]:
 
 
 def rate_origin(config: RunConfig) -> str:
-    """Describe where the learning rate of a complete configuration comes from.
+    """Describe where the learning rate of a configuration comes from.
 
-    A complete configuration does not record which layer a value comes from (`Resolved.origin` knows that). So if the
+    A `RunConfig` does not record which source of settings a value comes from (`Resolved.origin` knows that). So if the
     user has given the same rate as the recipe, the rate is described as the recipe's.
     """
     rule, model = config.optimizer.rule, config.model.name

@@ -1,4 +1,4 @@
-"""Define the base classes of data sets and of forms of data."""
+"""Define the base classes of data sets and of data formats."""
 
 from __future__ import annotations
 
@@ -41,30 +41,31 @@ if TYPE_CHECKING:
 PAGE = "docs/extending.md#your-own-data"
 
 Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
-"""Maps the name of a field to its rows, [B, ...]."""
+"""Maps the name of each input to its values in a batch, [B, ...]."""
 NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
 """Returns the outputs of a network for inputs, float32 [B, outputs]."""
 OwnSettings = TypeVar("OwnSettings", bound="DataSettings")
 Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, OwnSettings], dict[str, tf.Tensor]]"
-"""Takes inputs, their batch, the form of an example, and the section `data`. Returns the augmented inputs."""
+"""Takes inputs, their batch, the description of an example, and the section `data`. Returns the augmented inputs."""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
-"""Takes a network and inputs. Returns the mean of the outputs over views of each example, float32 [B, outputs]."""
+"""Takes a network and inputs. Returns its mean outputs over augmented views of each example, float32 [B, outputs]."""
 
 
-# The forms of data that the package can read from a path without any code of the user.
+# The data formats that the package can read from a path without any code of the user.
 #
-# The form of `--dataset PATH` is recognised once, when the user's setting is read. From then on the name of the data set is
-# `FORM:/the/path`, so no task has to look at the disk to know which settings it has. See `ps_cluster/data/forms/`.
+# The format of `--dataset PATH` is recognised once, when the user's setting is read. From then on the name of the data
+# set is `FORM:/the/path`, so no task has to look at the disk to know which settings it has. See
+# `ps_cluster/data/forms/`.
 
 
 class Form(Named):
-    """A form of data, e.g. a table. Subclass it, write `dataset`, and set `endings` or override `recognises`.
+    """A data format, e.g. a table. Subclass it, write `dataset`, and set `endings` or override `recognises`.
 
     Attributes:
-      name: the name of the form; users may write `name:path` to choose it.
+      name: the name of the format; users may write `name:path` to choose it.
       looks_for: a description of what the path must be.
-      endings: the endings of the names of files that have this form.
-      Settings: the class of the section `data` for data sets of this form.
+      endings: the endings of the names of files that have this format.
+      Settings: the class of the section `data` for data sets of this format.
       takes_patterns: whether the path may also be a pattern of the names of files, e.g. `data/*.parquet`.
     """
 
@@ -74,13 +75,13 @@ class Form(Named):
     Settings: type[DataSettings]
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a file or folder has this form. This reads only names and the beginning of a file."""
+        """Return whether a file or folder has this format. This reads only names and the beginning of a file."""
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Say what is wrong with a path, and which single change would give it this form; "" if no single change would.
+        """Describe what is wrong with a path, and the single change that would make it readable in this format.
 
-        This reads as little as `recognises`.
+        Return "" if one change is not enough. This reads as little as `recognises`.
         """
         return ""
 
@@ -99,7 +100,7 @@ FORMS: Registry[Form] = Registry("form of data", Form, _home_of_forms, "ps_clust
 
 
 class FormPath(NamedTuple):
-    """A path, and the form of the data at this path."""
+    """A path, and the format of the data at this path."""
 
     form: Form
     path: Path
@@ -118,7 +119,7 @@ def name_with_form(text: str, folder: Path) -> str:
     """Return `FORM:/the/path` for a path that a user wrote, relative to `folder`. Return any other text unchanged.
 
     Raises:
-      UserError: nothing is at the path, or the data there has no known form.
+      UserError: nothing is at the path, or the data there has no known format.
     """
     if place := parse_form_path(text):
         return str(place._replace(path=absolute_path(place.path, folder)))
@@ -138,7 +139,7 @@ def _is_path(text: str, folder: Path) -> bool:
 
 
 def _all_forms() -> Iterator[Form]:
-    """Yield the forms of this package, then those of installed packages."""
+    """Yield the data formats of this package, then those of installed packages."""
     return (FORMS[name] for name in FORMS.names)
 
 
@@ -242,10 +243,10 @@ class Contents:
     """The contents of a data set.
 
     Attributes:
-      spec: the form of the examples. `mean` and `std` of the fields may be empty.
-      arrays: split ("train" or "test") → name of a field → its rows, [N, ...]. The rows are an array, which may be
-        memory-mapped, or an object that returns parts of itself as arrays. The field "target" holds the targets, and
-        the field "weight" holds the weights of the examples.
+      spec: the description of an example. `mean` and `std` of the fields may be empty.
+      arrays: split ("train" or "test") → name of a field → its values in all N examples, [N, ...]. The values are an
+        array, which may be memory-mapped, or an object whose slices are arrays. The field "target" holds the targets,
+        and the field "weight" holds the weights of the examples.
       notes: lines for the user, e.g. which examples were held out.
       encoding: how the columns of a table became numbers; None if the data is not a table.
       file_rows: the number of training examples in each file of the data, in order; () if it is not known.
@@ -268,12 +269,13 @@ class Contents:
         output: str = "",
         others: Mapping[str, TargetKind] | None = None,
     ) -> Contents:
-        """Return contents with a spec that is derived from the arrays in `train`.
+        """Create the contents of a data set from arrays. `spec` is derived from the arrays in `train`.
 
         Args:
           train: the training examples, name of a field → [N, ...]. The field "target" holds the targets, and
             the field "weight" holds the weights of the examples.
-          test: the test examples in the same form.
+          test: the test examples, in the same way.
+          objective: the name of an objective in `OBJECTIVES`.
           classes: the names of the classes or labels. If it is (), their numbers are used as names.
           output: the name of the output that predicts the target, if the network has further outputs.
           others: name of a further output → objective and classes of its target. `target_array` returns the name of
@@ -337,7 +339,8 @@ class DataSet(Named, Generic[OwnSettings]):
       downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
       path: the path, if the user has named data by its path. The data is packed again when a file there changes.
-      candidates_of: the names of the data sets that this name (`auto`) may stand for, the best first; else ().
+      candidates_of: the names of other data sets, if this one (`auto`) stands for the first of them that is available;
+        else ().
       offered: whether help and lists of choices contain the data set.
     """
 
@@ -360,7 +363,7 @@ class DataSet(Named, Generic[OwnSettings]):
         return None
 
     def views(self) -> MeanOverViews | None:
-        """Return the function that averages a network's outputs over views of each example; None without views."""
+        """Return the function that averages a network's outputs over augmented views of each example, or None."""
         return None
 
     @property
@@ -384,13 +387,17 @@ class DataSet(Named, Generic[OwnSettings]):
         return bool(self.wanted)
 
     def candidates(self, place: Path) -> Iterable[Path]:
-        """Yield the paths from which `read` may read: `place`, or paths in it, the best first. This opens no file."""
+        """Yield the paths from which `read` may read: `place` itself, or paths in the folder `place`, the best first.
+
+        This opens no file.
+        """
         return ()
 
     def read(self, source: Path | None, settings: OwnSettings) -> Contents:
-        """Read the whole data set from a candidate. `source` is None if the data set needs no files.
+        """Read the whole data set.
 
         Args:
+          source: one of the `candidates`, or None if the data set needs no files.
           settings: the section `data`, an object of `Settings`.
 
         Raises:
@@ -458,11 +465,11 @@ class _Function(DataSet[OwnDataSettings]):
 
 
 class _DataSets(Registry[DataSet[Any]]):
-    """All data sets, by name or by the path of data in one of the known forms."""
+    """All data sets, by name or by the path of data in one of the known formats."""
 
     @property
     def with_settings(self) -> Iterator[Named]:
-        """Yield the data sets of this package, and the forms of data."""
+        """Yield the `offered` data sets of this package, and the data formats. Each may have settings of its own."""
         return chain((one for one in self if one.offered), FORMS)
 
     @property
@@ -470,7 +477,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the code that a user's name refers to. Return the name with an absolute path and the form of data."""
+        """Trust the code to which the user's `name` refers. Return `name` with an absolute path and the data format."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_form(name, folder)

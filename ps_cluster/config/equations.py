@@ -1,4 +1,4 @@
-"""Define the inputs and results of the numpy equations with which the proof computes an update again.
+"""Define the inputs and results of the numpy equations with which the proof of a run computes an update again.
 
 Optimizer rules, staleness methods and modes have a method `equation`. It computes in float64, with the equation of the
 paper, what the parameter server computes in float32 with TensorFlow's kernels (`server/`, `training/modes/`). The proof
@@ -36,7 +36,7 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True)
 class UpdateParts:
-    """The inputs of one update, at k positions of a shard's vectors. All arrays are float64."""
+    """The inputs of one update, at k chosen positions of a shard's weights and slots. All arrays are float64."""
 
     weights: np.ndarray  # [k], before the update
     gradient: np.ndarray  # [k]
@@ -76,7 +76,7 @@ class ArrivedParts:
 
     @property
     def moved(self) -> np.ndarray:
-        """The difference between the present weights and those of the worker's last pull, [k]."""
+        """The weights at the moment of the push, minus those of the worker's last pull, [k]."""
         moved: np.ndarray = self.weights - self.slots["pulled"]
         return moved
 

@@ -1,6 +1,7 @@
 """Merge all sources of settings into a configuration. Later sources win.
 
-1. defaults: configs/default.yaml, and the settings classes for settings that only some modes, networks, … have.
+1. defaults: those in configs/default.yaml. Settings that only some modes, networks, … have get the defaults of their
+   settings classes.
 2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
 3. files: the files that the user's file extends, then the user's file.
 4. environment: the variables PS_CLUSTER__SECTION__KEY.
@@ -53,18 +54,18 @@ DEFAULTS = "configs/default.yaml"
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration, and the sources from which it was merged, the lowest first."""
+    """A configuration, and the sources of settings from which it was merged. Later sources override earlier ones."""
 
     config: RunConfig
     sources: tuple[SettingsSource, ...]
     tree: NestedSettings  # the merged settings
 
     def is_chosen(self, key: str) -> bool:
-        """Return whether the user has set a dotted key. The two lowest sources are the defaults and the recipe."""
-        return any(source.has(key) for source in self.sources[2:])
+        """Return whether the user has set the setting with this dotted key. Defaults and recipes do not count."""
+        return any(source.has(key) for source in self.sources[2:])  # the first two are the defaults and the recipe
 
     def origin(self, key: str) -> str:
-        """Return the origin of the value of a dotted key: a source of settings, or the default of a choice such as the mode."""
+        """Return where the value of the setting with this dotted key comes from: a file, "default of mode async", …"""
         values = flat(self.tree)
         having = [source for source in self.sources if source.has(key)]
         if key == ISOLATION_KEY:  # the strictest value counts, not the last one
@@ -96,7 +97,8 @@ def resolve(
     Args:
       file: a YAML file that overrides the defaults, or None.
       overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over file and environment.
-      size: the size of a cluster on several machines. It wins over all other sources, even if the mode does not use it.
+      size: the numbers of workers and parameter servers of a cluster on several machines. They win over all other
+        sources, and are not refused if the mode does not use them.
       environment: environment variables; those named PS_CLUSTER__SECTION__KEY win over the file.
     Raises:
       UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or a setting is not used
@@ -119,7 +121,7 @@ def resolve(
 
 
 def load_config(file: Path) -> RunConfig:
-    """Read a run's config.yaml, which is complete. Raises UserError if a setting is wrong."""
+    """Read a run's config.yaml, which contains all settings. Raises UserError if a setting is wrong."""
     tree = read_yaml(file)
     try:
         return fitted(tree)
@@ -146,7 +148,7 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
 
 
 def resolve_resumed(file: Path, changes: NestedSettings, environment: Mapping[str, str]) -> Resolved:
-    """Merge the settings of a resumed run: its config.yaml, `changes`, and the strictest isolation.
+    """Merge the settings of a resumed run: its config.yaml, `changes`, and the strictest `cluster.isolation` of all.
 
     Args:
       changes: dotted key → new value.
@@ -207,7 +209,7 @@ def _origin(error: ValidationError, sources: Sequence[SettingsSource], given: Se
 
 
 def defaults_for(user: NestedSettings) -> tuple[NestedSettings, tuple[SettingsSource, SettingsSource]]:
-    """Return the two sources below the user's settings, the defaults and the recipe: first merged, then separately.
+    """Return the defaults merged with the recipe, and both as separate sources. The user's settings override them.
 
     They do not contain settings of a mode, network, … that is not chosen.
     """

@@ -65,7 +65,7 @@ class ModeSettings(Section):
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """The cluster that a mode runs on."""
+    """The properties of a mode's cluster, such as its task types and whether the number of workers can change."""
 
     types: tuple[str, ...] = (CHIEF, PS, WORKER)  # a run needs all of them
     # Flows from or to task types that the cluster does not have are not drawn.
@@ -136,12 +136,12 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
-        """Return the `Compute` that workers call for each step id.
+        """Return the computation that workers run for each step id.
 
         Args:
           step: computes the gradient of one batch.
           start: the initial values of all weights.
-          keep: float32 [m], the share of each moving statistic that remains after one batch.
+          keep: float32 [m], the share of each moving statistic (e.g. of BatchNormalization) that one batch keeps.
         """
 
     @abstractmethod
@@ -155,13 +155,14 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def recomputed_steps(self) -> type[RecomputedSteps]:
-        """Return the class that computes a worker's steps a second time, for the proof."""
+        """Return the class that computes a worker's steps a second time, for the proof (the check of a run)."""
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
         """Return the weights and slots after an update, by name ("weights" and the slots' names), computed in numpy.
 
-        The proof compares them with the weights and slots of the shard (`ParameterShard.slots`). It does not compare a
-        slot that is missing from the result. Return None if the mode does not change the optimizer rule's equation.
+        The proof of a run compares them with the weights and slots of the shard (`ParameterShard.slots`). It does not
+        compare a slot that is missing from the result. Return None if the mode does not change the optimizer rule's
+        equation.
         """
         return None
 

@@ -128,15 +128,18 @@ def _check_for_own(spec: ExampleSpec) -> None:
 
 
 def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> UserError:
-    """Return the UserError which says that the network can't be built for examples of this form, and why."""
+    """Return a UserError: the network can't be built for examples of this form, because of `reason`."""
     return UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}")
 
 
 class FunctionNetwork(Network[NetworkSettings]):
-    """A network that a user's function builds. It takes no arguments, `examples`, or `examples` and `settings`."""
+    """A network that a user's function builds.
+
+    The function takes no argument, or `examples`, or `examples` and `settings`.
+    """
 
     def __init__(self, function: Callable[..., Any]):
-        """Store the function. Raises UserError if it takes other arguments. Only `build` checks a pickled function."""
+        """Store the function. Raises UserError if it takes other arguments. `build` checks a pickled function later."""
         self._function = function
         if not isinstance(function, user_code.PickledFunction):
             arguments_taken(function)

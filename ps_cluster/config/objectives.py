@@ -1,4 +1,4 @@
-"""Define the form of a data set's examples (named arrays of any dtype and shape) and the objectives. No TensorFlow."""
+"""Describe a data set's examples (named arrays of any dtype and shape), and define the objectives. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_by_place(outputs: Sequence[str]) -> bool:
 
 @runtime_checkable
 class Rows(Protocol):
-    """A field of many examples: a numpy array, or an object that creates a part of an array when it is sliced."""
+    """The values of one field in many examples: a numpy array, or an object whose slices are numpy arrays."""
 
     @property
     def dtype(self) -> Any: ...
@@ -118,7 +118,7 @@ class OtherTarget:
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The form of an example: the inputs of the network, and the target that the network has to predict."""
+    """The description of an example: the inputs of the network, and the target that the network has to predict."""
 
     inputs: Mapping[str, ArrayField]  # in the network's order
     target: ArrayField  # the field to predict, e.g. a label
@@ -132,7 +132,7 @@ class ExampleSpec:
 
     @property
     def targets(self) -> dict[str, ExampleSpec]:
-        """Copies of this spec with a single target each, by the name of the target's array. The first has `target`."""
+        """A spec for each target, by the name of the target's array: a copy of this spec with only that target."""
         others = {
             target_array(name): replace(
                 self, target=one.field, objective=one.objective, classes=one.classes, output=name, others={}
@@ -143,7 +143,10 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example: one per class, code or number of the target."""
+        """The number of values that a network returns for an example.
+
+        There is one for each class, or for each code that the target may have, or for each number in the target.
+        """
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
@@ -222,7 +225,7 @@ class Objective(Named):
         raise NotImplementedError
 
     def results(self) -> type[Analysis] | None:
-        """Return the class that analyses the arrays of `Head.kept`, or None if there is no analysis."""
+        """Return the class that analyses the predictions of test examples (`Head.kept`), or None if there is none."""
         return None
 
     @property
@@ -235,7 +238,7 @@ class Objective(Named):
         return ()
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return which of N pairs of a user and an item a ranking has to find, bool [N].
+        """Return, for N pairs of a user and an item, whether a ranking for the user should find the item, bool [N].
 
         Return None if the predictions of this objective can't rank items. `target`: the targets of the pairs, [N, ...].
         """
@@ -326,7 +329,7 @@ class Classification(Objective):
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return which pairs a ranking has to find, bool [N]: those with the second of two classes, e.g. the clicked ones.
+        """Return which pairs a ranking should find, bool [N]: those with the second of two classes, e.g. "clicked".
 
         Return None if there are more classes.
         """
@@ -460,7 +463,7 @@ class Regression(Objective):
         return ("rmse", "r2")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return True for all pairs: every item that a user has rated counts as chosen, whatever the rating is."""
+        """Return True for all pairs: a ranking should find every item that a user has rated, with any rating."""
         return np.ones(len(target), bool) if spec.outputs == 1 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:

@@ -87,10 +87,11 @@ class RuleSettings(Section):
 
     @property
     def matrix_patterns(self) -> tuple[str, ...]:
-        """Patterns for the paths of the variables that `update` gets as `matrices`.
+        """Patterns for the paths of the matrices that the optimizer rule needs as a whole.
 
-        Override this property in the settings of a rule that needs whole matrices. Such a matrix is not divided between
-        parameter servers. In a mode that divides the network itself, the rule gets no matrices.
+        Override this property in the settings of such a rule. The class `OptimizerRule.update` gets the positions of
+        these matrices as `matrices`. A matrix is then not divided between parameter servers. In a mode that divides the
+        network itself, the rule gets no matrices.
         """
         return ()
 
@@ -99,7 +100,8 @@ class RuleSettings(Section):
         """The decay of the slowest running mean among the rule's slots; 0 if the slots have no running mean.
 
         Override this property in the settings of a rule that has running means. The closer the decay is to 1, the
-        larger is the error that the proof allows, because 1 - decay has few digits in float32.
+        larger is the rounding error that is allowed when the proof of a run computes an update again, because 1 - decay
+        has few digits in float32.
         """
         return 0.0
 
@@ -116,7 +118,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         and `slowest_decay`.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
-      row_update: the class that changes single rows of an embedding table. If it is None, the rule refuses tables.
+      row_update: the class that changes single rows of an embedding table. If it is None, the rule can't be used with
+        embedding tables on the parameter servers.
       staleness_method: the default staleness method of mode async with this rule.
       staleness_method_of_compile: the default method if the learning rate comes from compile(), and was therefore
         chosen for `fit`. None means `staleness_method`.
@@ -141,8 +144,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
     def equation(self, settings: OwnSettings, parts: UpdateParts) -> Slots | None:
         """Return the weights and slots after an update, by name ("weights" and the slots' names), computed in numpy.
 
-        The proof compares them with the weights and slots of the shard. Return None if the rule has no such equation.
-        The proof then can't compute the update again.
+        The proof of a run, the check after training, compares them with the weights and slots of the shard. If the rule
+        has no such equation, return None. The proof then can't compute the update again.
 
         Args:
           settings: the section `optimizer`, an object of `Settings`.

@@ -1,9 +1,9 @@
 """Compute the recipe: the settings that suit the chosen network, data set, mode, workers and batch size.
 
-`modes` in the recipe of a network (`Network.recipe`) is a table of learning rates and momenta that were found on held-out
-examples. An entry is used only for its own mode, number of workers and batch size. Its rate is never
-scaled to another number or size. `divided` has settings for the modes that divide the network, because not every
-optimizer rule works with these modes.
+The key `modes` in the recipe of a network (`Network.recipe`) holds a table of learning rates and momenta that were
+found on held-out examples. An entry is used only for its own mode, number of workers and batch size. Its learning rate
+is never scaled for another number of workers or another batch size. The key `divided` holds settings for the modes that
+divide the network among the workers, because not every optimizer rule works with these modes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FoundRates(Section):
 
     @property
     def settings(self) -> NestedSettings:
-        """The settings that this entry stands for."""
+        """The optimizer settings of this entry, in their section: {"optimizer": {…}}."""
         return {"optimizer": self.optimizer}
 
     def are_used_by(self, config: RunConfig) -> bool:
@@ -112,7 +112,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
 
 
 def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
-    """Return the table of rates in a network's recipe. The table is empty if the recipe has no rates.
+    """Return the table `modes` of a network's recipe: learning rates by mode, workers and batch size; () if none.
 
     Raises UserError if the table is invalid.
     """
@@ -134,7 +134,7 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     steps, and modes that divide the network among the workers, unless the recipe has settings for the latter.
 
     Args:
-      workers: `cluster.workers`, which is not validated yet.
+      workers: `cluster.workers`, which may not be validated yet.
     """
     steps_alone = mode.synchrony.takes_local_steps and mode.own_rule is None
     if steps_alone or mode.shares_steps:
@@ -143,12 +143,13 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
 
 
 def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> NestedSettings:
-    """Return the table's entry for the mode, workers and batch size of `settings`, or {} if it has none.
+    """Return the optimizer settings that a table has for the mode, workers and batch size of `settings`; {} if none.
 
     Args:
-      settings: the merged layers, not yet validated.
-      user: the user's settings. If they set one of `BELONG_TOGETHER`, the table is not used. A staleness method that is the
-        rule's default anyway is an exception.
+      table: the `found_rates` of the network.
+      settings: the merged settings of all sources, not yet validated.
+      user: the user's settings. If they set one of `BELONG_TOGETHER`, the table is not used. `staleness.method` does
+        not count if it is the rule's default anyway, or if the mode takes local steps.
     """
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
@@ -207,9 +208,10 @@ def recipe_for(base: NestedSettings, user: NestedSettings) -> tuple[NestedSettin
 
 
 def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSource:
-    """Return the usual rate of the rule that `settings` chooses; empty if `base` has the same rule.
+    """Return the usual learning rate of the optimizer rule that `settings` chooses instead of the rule of `base`.
 
-    The rate in `base` was found for another rule. `settings` may have a rate of its own, which then wins.
+    The result has no settings if `settings` chooses no rule, or the same rule as `base`. If `settings` itself sets a
+    learning rate, that rate wins later.
     """
     rule = RULE.chosen_in(settings)
     if rule is None or rule is RULE.chosen_in(base):
@@ -218,7 +220,7 @@ def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSo
 
 
 def _staleness_method(settings: NestedSettings) -> SettingsSource:
-    """Return the chosen rule's default staleness method; empty if parameter servers don't use the rule."""
+    """Return the chosen rule's default staleness method, or no settings if parameter servers don't use the rule."""
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.synchrony.takes_local_steps or not uses(mode.name, METHOD):
         return SettingsSource("", {})
@@ -238,5 +240,5 @@ def rates_found(config: RunConfig) -> FoundRates | None:
 
 
 def has_rates(config: RunConfig) -> bool:
-    """Return whether the network's recipe has a table of rates."""
+    """Return whether the recipe of the chosen network has a table of learning rates."""
     return bool(found_rates(NETWORKS[config.model.name]))

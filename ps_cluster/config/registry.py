@@ -126,7 +126,7 @@ class Registry(Generic[T]):
 
     @property
     def with_settings(self) -> Iterator[Named]:
-        """Yield the objects, or forms of data, that may have settings of their own."""
+        """Yield the objects, or data formats, that may have settings of their own."""
         return iter(self)
 
     def trust_name(self, name: str, folder: Path) -> str:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ps_cluster.config.lazy import tf
 
 WholeNumber: TypeAlias = "int | tf.Tensor"
-"""A whole number. In the graph of a worker it may be a tensor, int64 []."""
+"""An integer. In the graph of a worker it may be a tensor, int64 []."""
 
 ALL = "all"
 OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the data shard with its index
@@ -27,11 +27,14 @@ _ROWS = re.compile(r"rows:([1-9][0-9]{0,11}(?:,[1-9][0-9]{0,11}){0,999})")
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of the examples: `copies` of each are shuffled with `seed`; then every `of`-th is taken, from `index` on.
+    """A random part of the training examples: a data shard, or a bootstrap sample.
 
-    A data shard has one copy of each example. The `of` data shards are disjoint, and together they hold all examples. A
-    bootstrap sample (Breiman 1996, "Bagging Predictors") takes as many copies as there are examples. On average it
-    contains 63 % of the examples, some of them several times.
+    The training set is repeated `copies` times and shuffled with `seed`. The sample consists of the examples at the
+    positions `index`, `index + of`, `index + 2 * of`, … among the first N positions, if there are N different examples.
+
+    A data shard has `copies` 1. The `of` data shards are disjoint, and together they hold all examples. A bootstrap
+    sample (Breiman 1996, "Bagging Predictors") has many copies and `of` 1. On average it contains 63 % of the examples,
+    some of them several times.
     """
 
     seed: int = 0
@@ -40,7 +43,7 @@ class Sample:
     copies: int = 1
 
     def size(self, examples: int) -> WholeNumber:
-        """Return the size of this sample of a data set with `examples` examples."""
+        """Return the number of examples in this sample. `examples`: the number of all training examples."""
         return (examples - self.index + self.of - 1) // self.of
 
 
@@ -58,10 +61,11 @@ class Stretch:
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """A part of the examples for each worker.
+    """A division of the training examples among the workers.
 
-    `ends`: where the consecutive examples of each worker end; () if each worker has the data shard with its index. With
-    the ends 3000 and 7000, worker 0 has the examples 0 to 2999, and worker 1 has the examples 3000 to 6999.
+    `ends`: the end (exclusive) of each worker's examples, if each worker has consecutive examples; () if each worker
+    has the data shard with its index. With the ends 3000 and 7000, worker 0 has the examples 0 to 2999, and worker 1
+    has the examples 3000 to 6999.
     """
 
     ends: tuple[int, ...] = ()
@@ -76,7 +80,8 @@ class WorkerParts:
         """Return the part of one worker.
 
         Args:
-          worker: the index of the worker. A worker that `scale` has added uses the examples of another worker.
+          worker: the index of the worker. A worker that `ps-cluster scale` has added uses the examples of another one.
+          workers: the number of workers among which the examples are divided.
           take: returns the element of a sequence at an index. It is an argument because the index may be a tensor.
         """
         index = worker % workers
@@ -93,21 +98,25 @@ def is_by_worker(text: str) -> bool:
 
 
 def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
-    """Give each worker consecutive whole files, with similar numbers of examples. Return where each worker's part ends.
+    """Divide files among the workers: each gets some consecutive files, with similar numbers of examples.
 
+    Return the end (exclusive) of each worker's examples, as in `WorkerParts.ends`.
+
+    Args:
+      rows_of_files: the number of training examples in each file, in order.
     Raises:
       ValueError: there are fewer files than workers.
     """
     ends = [end for end, rows in zip(accumulate(rows_of_files), rows_of_files) if rows]
     if len(ends) < workers:
         raise ValueError(f"only {len(ends)} files have examples to train on, but there are {workers} workers")
-    chosen, at = [], 0
+    chosen, first = [], 0
     for worker in range(1, workers):
-        places = range(at, len(ends) - (workers - worker))  # each of the later workers gets a file too
+        possible = range(first, len(ends) - (workers - worker))  # each of the later workers gets a file too
         wanted = ends[-1] * worker / workers
-        place = min(places, key=lambda place: abs(ends[place] - wanted))
-        chosen.append(ends[place])
-        at = place + 1
+        last = min(possible, key=lambda file: abs(ends[file] - wanted))
+        chosen.append(ends[last])
+        first = last + 1
     return (*chosen, ends[-1])
 
 

@@ -49,8 +49,8 @@ class ScheduleSettings(Section):
     def left(self, done: float) -> float:
         """Return how much work is left after the share `done` of the steps.
 
-        The unit is the work of all steps if all their images had the current size. The time of a step is proportional
-        to the number of pixels in its images.
+        The unit is the work that all steps would take if all their images had the current size. The work of a step is
+        taken to be proportional to the number of pixels in its images.
         """
         left, now, begin = 0.0, None, done
         for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):
@@ -75,7 +75,7 @@ OwnSettings = TypeVar("OwnSettings", bound=ScheduleSettings)
 
 
 class Schedule(Named, Generic[OwnSettings]):
-    """A schedule. To write a schedule, subclass this class, and override the parts that differ.
+    """A schedule of the learning rate. To write one, subclass this class, and override the parts that differ.
 
     Attributes:
       name: the name by which users choose it.
@@ -85,11 +85,16 @@ class Schedule(Named, Generic[OwnSettings]):
     Settings: type[ScheduleSettings] = ScheduleSettings
 
     def after_warmup(self, settings: OwnSettings, past: tf.Tensor) -> tf.Tensor:
-        """Return the factor, float32 [], of an update after the warm-up. `past`: see `factor`."""
+        """Return the factor that scales the highest learning rate after the warm-up, float32 [].
+
+        `past`: see `factor`.
+        """
         raise NotImplementedError
 
     def factor(self, settings: OwnSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
-        """Return the factor, float32 [], of an update after the warm-up.
+        """Return the factor that scales the highest learning rate in an update after the warm-up, float32 [].
+
+        Override `after_warmup` instead, unless the factor depends on the number of the update.
 
         Args:
           settings: the section `schedule`, an object of `Settings`.

@@ -395,7 +395,7 @@ class RunConfig(Section):
 
     @property
     def mode_kind(self) -> Mode:
-        """The object of the chosen mode in the registry."""
+        """The chosen mode, as an object of the registry."""
         return MODES[self.mode.name]
 
     @property
@@ -413,13 +413,13 @@ class RunConfig(Section):
 
     @property
     def least_workers(self) -> int:
-        """The smallest number of processes that compute gradients to which `ps-cluster scale` can reduce the run."""
+        """The fewest processes that compute gradients. `ps-cluster scale` can't reduce the number further."""
         least = None if self.mode_kind.cluster.fixed_workers else self.cluster.min_workers
         return least or self.training_workers
 
     @property
     def most_workers(self) -> int:
-        """The most processes that ever compute gradients. The index of every worker is below this number."""
+        """The largest number of processes that compute gradients at any time. Every worker's index is below it."""
         most = None if self.mode_kind.cluster.fixed_workers else self.cluster.max_workers
         return most or self.training_workers
 
@@ -471,9 +471,11 @@ class RunConfig(Section):
 
     @property
     def ledger_window(self) -> int:
-        """The largest number of steps, a power of 2, that may be open, or accepted but not yet read by the chief.
+        """The size of a ledger's window, in step ids. It is a power of 2.
 
-        This is enough for all steps that fast workers can get before a slow worker has finished its dispatch.
+        A step id is handed out only if it is less than this number above the lowest open step. A step is open until the
+        chief has read that all shards have accepted it. The window is large enough for all steps that fast workers can
+        get before a slow worker has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
         at_once = 2 * self._first_dispatch * self.steps_per_update
@@ -503,7 +505,7 @@ class RunConfig(Section):
         return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:
-        """Return the number of updates of the whole run: `training.steps` if set, else that of `training.epochs`."""
+        """Return the number of updates of the whole run: `training.steps`, or as many as `training.epochs` needs."""
         if self.training.steps is not None:
             return self.training.steps
         return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
@@ -552,7 +554,7 @@ class RunConfig(Section):
 
 
 def fitted(tree: NestedSettings | None) -> RunConfig:
-    """Validate complete settings and return their configuration.
+    """Validate `tree`, which has to contain all required settings, and return the configuration.
 
     Raises:
       ValidationError: a setting is wrong.

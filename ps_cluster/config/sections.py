@@ -30,7 +30,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(dotted: Mapping[str, Any]) -> NestedSettings:
-    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a value has sub-keys."""
+    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a section is given a value."""
     tree: NestedSettings = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")
@@ -50,7 +50,7 @@ def value_in(settings: Mapping[str, Any], section: str, name: str) -> Any:
 
 
 def merged(*given: Mapping[str, Any]) -> NestedSettings:
-    """Merge several sources of settings, section by section. Later sources win. Lists are replaced, not merged."""
+    """Merge several nested dictionaries of settings. Later values win. Lists are replaced, not merged."""
     result: NestedSettings = {}
     for settings in given:
         for key, value in settings.items():
@@ -67,7 +67,10 @@ Kind = TypeVar("Kind", bound=Named, covariant=True)
 
 @dataclass(frozen=True)
 class Choice(Generic[Kind]):
-    """A setting that names an object of the registry `kinds`, e.g. a mode. It decides which other settings exist."""
+    """A setting that names an object of the registry `kinds`, e.g. a mode.
+
+    The object decides which other settings the section has.
+    """
 
     section: str
     key: str
@@ -106,7 +109,9 @@ CHOICE_BY_SETTING = {choice.setting: choice for choice in CHOICES}  # by dotted 
 
 
 def chosen_kinds(tree: NestedSettings) -> dict[str, Named]:
-    """Return the object that is chosen in each section, by section name. Leave out sections without an existing object.
+    """Return the object (a mode, a network, …) that is chosen in each section, by section name.
+
+    Sections that name no object, or an unknown one, are left out.
 
     Raises:
       UserError: the chosen object can't be loaded.
@@ -116,10 +121,11 @@ def chosen_kinds(tree: NestedSettings) -> dict[str, Named]:
 
 
 def adapted_to_choices(under: NestedSettings, over: Mapping[str, Any]) -> NestedSettings:
-    """Return `under` with the choices that `over` makes, without settings that belong only to the replaced choices.
+    """Return the settings `under` with the choices of mode, network, … that `over` makes.
 
-    A setting is kept if the old and the new choice inherit it from the same class. For example, all rules share
-    `optimizer.learning_rate`, and all data sets of images share `data.augmentation`.
+    Settings that belong only to the replaced choices are left out. A setting is kept if the old and the new choice
+    inherit it from the same class. For example, all rules share `optimizer.learning_rate`, and all data sets of images
+    share `data.augmentation`.
     """
     result = dict(under)
     for section, choice in CHOICE_BY_SECTION.items():
@@ -132,7 +138,7 @@ def adapted_to_choices(under: NestedSettings, over: Mapping[str, Any]) -> Nested
 
 
 def of_choices(recipe: Mapping[str, Any], chosen: NestedSettings) -> NestedSettings:
-    """Return a recipe without the settings that the chosen objects do not have.
+    """Return a recipe without the settings that the mode, network, … chosen by `chosen` do not have.
 
     For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.
     """
@@ -158,7 +164,7 @@ def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
 
 
 def own_settings(section: str, kind: Named) -> list[str]:
-    """Return the names of the settings that a choice has, but not all choices of its section."""
+    """Return the names of the settings that `kind` has, but that not all choices of the section have."""
     shared = CHOICE_BY_SECTION[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 
@@ -202,7 +208,7 @@ def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
 
 
 def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a switch that is on although `mode` does not use it.
+    """Raise ValueError if a setting in `SWITCHES` switches on a feature that `mode` does not have.
 
     Args:
       settings: all settings, as dotted key → value.
@@ -211,7 +217,7 @@ def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
 
 
 def switched_off(mode: str) -> dict[str, Any]:
-    """Return the settings that switch off all `SWITCHES` that `mode` does not use, by dotted key."""
+    """Return the values that switch off those `SWITCHES` that `mode` does not use, by dotted key."""
     return {key: off for key, off in SWITCHES.items() if not uses(mode, key)}
 
 

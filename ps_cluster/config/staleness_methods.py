@@ -40,7 +40,8 @@ class StalenessMethod(Named, Generic[OwnSettings]):
       name: the name by which users choose it.
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
-      works_by_row: whether the method suits embedding tables, because it ignores rows or treats each row separately.
+      works_by_row: whether the method suits embedding tables, because it leaves their rows unchanged or treats each row
+        separately.
       takes_periods: whether the method also suits the weight differences that modes with local steps push.
     """
 
@@ -66,7 +67,9 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return config.optimizer
 
     def equation(self, settings: OwnSettings, arrived: ArrivedParts) -> CorrectedParts | None:
-        """Return the method's result for a gradient, computed in numpy; None if the proof can't compute it again.
+        """Return the method's result for a gradient, computed in numpy, or None if there is no such equation.
+
+        The proof of a run computes updates again with this equation.
 
         Args:
           settings: the section `staleness`, an object of `Settings`.

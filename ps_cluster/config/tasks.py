@@ -10,7 +10,7 @@ CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
 
 Resume = Literal["auto", "never", "always"]
-"""Whether `ps-cluster task` continues from a state in the run directory. "auto": continue if there is such a state."""
+"""Whether `ps-cluster task` continues from a checkpoint or snapshot of the run. "auto": continue if there is one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -25,7 +25,7 @@ class Task:
 
 
 def leader_type(types: Container[str]) -> str:
-    """Return the type of the leader, which writes checkpoints, rows and the result: the chief, or else worker 0.
+    """Return the task type of the leader, which writes checkpoints and results: the chief, or else worker 0.
 
     Args:
       types: the task types of the cluster.

@@ -48,7 +48,7 @@ class SettingsSource:
 
 
 def of_file(file: Path) -> list[SettingsSource]:
-    """Return the settings of a file and of the files that it extends, the lowest first."""
+    """Return the settings of a file and of the files that it extends. Later sources override earlier ones."""
     found: list[SettingsSource] = []
     seen: set[Path] = set()
     where = ""  # the setting that names the file
