@@ -115,7 +115,7 @@ class OneLineErrors(OneLineCommand, click.Group):
 
 
 class OneValue(click.Option):
-    """An option that refuses two different values. Click would use the last value. An option with `multiple` takes all values.
+    """An option that refuses a second, different value. Click would use the last one. With `multiple`, all are used.
 
     Attributes:
       group: the heading of the option in the help.

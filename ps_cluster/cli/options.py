@@ -98,7 +98,7 @@ USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epo
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that options set, by dotted key. `given`: the value of each option, by its dotted key."""
+    """Return the settings that options set, by dotted key. `given`: the options' values, by dotted key."""
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:

@@ -38,7 +38,10 @@ _EXTENDS: Schema = {
 
 
 def run_schema() -> Schema:
-    """Return the schema of a file for `run --config`. It accepts the settings of all choices in a section."""
+    """Return the JSON schema of a file for `run --config`.
+
+    It accepts the settings of all modes, networks, … in their section, unless the file itself chooses one of them.
+    """
     return {
         "$schema": DIALECT,
         "title": "Configuration of a run of ps_cluster",

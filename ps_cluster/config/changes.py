@@ -63,7 +63,7 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
 
 
 def distinguishing_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the values of the most important settings, and of all changed settings, by dotted key."""
+    """Return the values of the most important settings, and of all that differ from their defaults, by dotted key."""
     values = flat(config.model_dump(mode="json"))
     keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDES_METHOD, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
     return {key: values[key] for key in keys if key in values}

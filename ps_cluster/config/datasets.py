@@ -110,13 +110,15 @@ class FormPath(NamedTuple):
 
 
 def parse_form_path(text: str) -> FormPath | None:
-    """Parse `FORM:PATH`; return None for any other text."""
+    """Parse `FORM:PATH`, where FORM is the name of a data format. Return None for any other text."""
     form, _, path = text.partition(":")
     return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
 
 
 def name_with_form(text: str, folder: Path) -> str:
-    """Return `FORM:/the/path` for a path that a user wrote, relative to `folder`. Return any other text unchanged.
+    """Return `FORM:/the/path` for the path of a user's data, where FORM is the name of the data format.
+
+    A relative path starts at `folder`. Any text that is not a path is returned unchanged.
 
     Raises:
       UserError: nothing is at the path, or the data there has no known format.
@@ -192,13 +194,13 @@ class DataSettings(Section):
 
 
 class ImageSettings(DataSettings):
-    """Settings of data sets of images."""
+    """The section `data` for data sets of images."""
 
     augmentation: Augmentation = Field(default=Augmentation())
 
 
 class OwnDataSettings(DataSettings):
-    """Settings of the user's data."""
+    """The section `data` for data that the user provides."""
 
     objective: Literal["auto", "classification", "multi-label", "regression"] = Field(
         default="auto", description="The objective of the training; auto: the form of the targets decides."
@@ -212,7 +214,7 @@ class OwnDataSettings(DataSettings):
 
 
 class OwnImageSettings(OwnDataSettings, ImageSettings):
-    """Settings of the user's images."""
+    """The section `data` for images that the user provides."""
 
 
 class NotThisDataSet(UserError):

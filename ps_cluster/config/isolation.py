@@ -26,5 +26,5 @@ Isolation = Annotated[Word | Annotated[str, Field(pattern=INTERFACE)], BeforeVal
 
 
 def interface_of(setting: str) -> str | None:
-    """Return the network interface that the setting names; None if the setting is one of WORDS."""
+    """Return the network interface that `cluster.isolation` names; None for "auto", "require" and "off"."""
     return None if setting in WORDS else setting.partition("=")[2]

@@ -1,4 +1,4 @@
-"""Define the settings of Keras's schedules of the learning rate. No TensorFlow."""
+"""Define the settings of Keras's schedules of the learning rate. This module does not import TensorFlow."""
 
 from __future__ import annotations
 

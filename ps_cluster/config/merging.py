@@ -148,7 +148,7 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
 
 
 def resolve_resumed(file: Path, changes: NestedSettings, environment: Mapping[str, str]) -> Resolved:
-    """Merge the settings of a resumed run: its config.yaml, `changes`, and the strictest `cluster.isolation` of all.
+    """Merge the settings of a resumed run: its config.yaml and `changes`. The strictest `cluster.isolation` wins.
 
     Args:
       changes: dotted key → new value.

@@ -43,8 +43,8 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What is divided among the workers: `data`, where each worker has the whole network and batches of its own; `layers`, the
-layers of the network; or `width`, the units of each layer."""
+"""What is divided among the workers. `data`: each worker has the whole network and batches of its own. `layers`: the
+layers of the network are divided. `width`: the units of each layer are divided."""
 
 
 class Flow(NamedTuple):
@@ -127,7 +127,7 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        """Return the graph that a worker runs for each dispatch.
+        """Return the graph that a worker runs for each dispatch, a group of steps from the chief.
 
         Args:
           repeats: whether the dispatches repeat steps of earlier dispatches. Each pull then asks the shards whether
@@ -155,7 +155,7 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def recomputed_steps(self) -> type[RecomputedSteps]:
-        """Return the class that computes a worker's steps a second time, for the proof (the check of a run)."""
+        """Return the class that computes a worker's steps again, for the proof (the check of a run's updates)."""
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
         """Return the weights and slots after an update, by name ("weights" and the slots' names), computed in numpy.
@@ -240,7 +240,7 @@ class Mode(Named, ABC):
         return 1
 
     def batches_of_row(self, config: RunConfig, shard: int) -> int:
-        """Return how many batches of a step are counted in the step's row of one shard's ledger.
+        """Return how many batches of a step are counted in the ledger, the table of accepted pushes, of one shard.
 
         These are all batches of the step, unless the shard gets its push before the step has ended.
         """
@@ -275,7 +275,7 @@ class Mode(Named, ABC):
         return self.simulated_workers(config) or config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
-        """Return the number of vectors, each as large as all weights together, that a worker keeps in memory."""
+        """Return the number of vectors, each as long as all weights together, that a worker keeps for this mode."""
         return 0
 
 

@@ -103,7 +103,7 @@ class Network(Named, Generic[OwnSettings]):
         """Change the initial weights that Keras has drawn in `build`.
 
         Args:
-          spec: the form of the examples, as in `build`.
+          spec: the description of an example, as in `build`.
           examples: the first training examples, field → [N, …]. None if saved weights are loaded afterwards.
         """
 

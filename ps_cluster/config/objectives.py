@@ -1,4 +1,7 @@
-"""Describe a data set's examples (named arrays of any dtype and shape), and define the objectives. No TensorFlow."""
+"""Describe a data set's examples (named arrays of any dtype and shape), and define the objectives.
+
+This module does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def output_by_place(place: int) -> str:
 
 
 def is_by_place(outputs: Sequence[str]) -> bool:
-    """Return whether these names of outputs were made by `output_by_place`."""
+    """Return whether `outputs` are the names "output_0", "output_1", … that `output_by_place` makes."""
     return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
 
 
@@ -169,7 +172,7 @@ class ExampleSpec:
 
     @property
     def is_pair(self) -> bool:
-        """True if the inputs are a pair of keys and nothing else, such as a user and an item."""
+        """True if the inputs of an example are exactly two keys, such as a user and an item."""
         keys = [len(field.codes) for field in self.inputs.values()]
         return 0 not in keys and sum(keys) == 2
 
@@ -230,7 +233,7 @@ class Objective(Named):
 
     @property
     def metric_name(self) -> str:
-        """The name of the metric in rows and summary: "accuracy" or "error"."""
+        """The name of the metric in the files of results: "accuracy" or "error"."""
         return "accuracy" if self.has_accuracy else "error"
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
@@ -278,7 +281,7 @@ class Objective(Named):
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each prediction, [N], from predictions [N, outputs]. A head does this in a graph."""
+        """Return the metric of each prediction, [N], from predictions [N, outputs], in numpy."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:

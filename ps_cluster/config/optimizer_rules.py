@@ -100,8 +100,8 @@ class RuleSettings(Section):
         """The decay of the slowest running mean among the rule's slots; 0 if the slots have no running mean.
 
         Override this property in the settings of a rule that has running means. The closer the decay is to 1, the
-        larger is the rounding error that is allowed when the proof of a run computes an update again, because 1 - decay
-        has few digits in float32.
+        larger is the rounding error that the proof (the check of a run's updates) allows, because 1 - decay has few
+        digits in float32.
         """
         return 0.0
 
@@ -144,7 +144,7 @@ class OptimizerRule(Named, Generic[OwnSettings]):
     def equation(self, settings: OwnSettings, parts: UpdateParts) -> Slots | None:
         """Return the weights and slots after an update, by name ("weights" and the slots' names), computed in numpy.
 
-        The proof of a run, the check after training, compares them with the weights and slots of the shard. If the rule
+        The proof of a run, the check of its updates, compares them with the weights and slots of the shard. If the rule
         has no such equation, return None. The proof then can't compute the update again.
 
         Args:

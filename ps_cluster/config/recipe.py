@@ -90,7 +90,7 @@ _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
 
 
 def of_users_network(rule: object) -> dict[str, Any]:
-    """Return safe settings for a network that this package does not contain. They replace those of configs/default.yaml.
+    """Return safe settings for a network that is not in this package. They replace those of configs/default.yaml.
 
     The settings in that file were chosen for airbench on CIFAR-10. Many of them harm other networks.
 

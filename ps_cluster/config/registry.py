@@ -130,7 +130,9 @@ class Registry(Generic[T]):
         return iter(self)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the file in a name that the user wrote, so that it may be run. Return the name with an absolute path.
+        """Trust the file of a name FILE.py:NAME from the user, so that it may be run. Return it with an absolute path.
+
+        Any other name is returned unchanged.
 
         Args:
           folder: the folder to which relative paths refer.

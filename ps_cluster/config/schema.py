@@ -461,7 +461,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that become visible at one time: with all-reduce a whole dispatch, otherwise 1."""
+        """The number of updates that the leader counts at once: with all-reduce a whole dispatch, otherwise 1."""
         return self._first_dispatch if self.mode_kind.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property

@@ -30,7 +30,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(dotted: Mapping[str, Any]) -> NestedSettings:
-    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a section is given a value."""
+    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a section has a value."""
     tree: NestedSettings = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")
@@ -245,7 +245,7 @@ def joined(given: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def strictest(given: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the strictest `cluster.isolation` of several sources with dotted keys, as {key: value}; {} if none sets it."""
+    """Return the strictest `cluster.isolation` of several sources, as {dotted key: value}; {} if none sets it."""
     asked = [value for settings in given if isinstance(value := settings.get(ISOLATION_KEY), str)]
     if not asked:
         return {}

@@ -1,4 +1,4 @@
-"""Define the types of settings, and the base class of the sections of a configuration. No TensorFlow."""
+"""Define the types of settings, and the base class of the sections of a configuration, without TensorFlow."""
 
 from __future__ import annotations
 

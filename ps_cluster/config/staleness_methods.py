@@ -69,7 +69,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
     def equation(self, settings: OwnSettings, arrived: ArrivedParts) -> CorrectedParts | None:
         """Return the method's result for a gradient, computed in numpy, or None if there is no such equation.
 
-        The proof of a run computes updates again with this equation.
+        The proof of a run, the check of its updates, computes updates again with this equation.
 
         Args:
           settings: the section `staleness`, an object of `Settings`.
@@ -83,7 +83,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
     def given_weights(self, at_pull: Slots) -> np.ndarray:
         """Return the weights that a worker gets from a pull, float64 [k].
 
-        `at_pull`: "weights" and `Correction.pull_state` at the moment of the pull.
+        `at_pull`: the shard's weights ("weights") and the variables `Correction.pull_state`, at the moment of the pull.
         """
         return at_pull["weights"]
 

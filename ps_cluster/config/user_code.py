@@ -48,7 +48,7 @@ def parse(text: str) -> Reference | None:
 
 
 def absolute(text: str, folder: Path) -> str:
-    """Return a reference with an absolute path, or any other text unchanged. Relative paths start at `folder`."""
+    """Return FILE:NAME with an absolute path, or any other text unchanged. Relative paths start at `folder`."""
     reference = parse(text)
     if reference is None:
         return text

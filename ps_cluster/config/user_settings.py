@@ -43,7 +43,7 @@ class SettingsSource:
         )
 
     def origin_of(self, field: str) -> str:
-        """Return the origin of the part that sets a dotted key, or the origin of the whole if no part sets it."""
+        """Return the origin of the source in `parts` that sets a dotted key, or `origin` if none of them sets it."""
         return next((part.origin for part in reversed(self.parts) if part.has(field)), self.origin)
 
 
