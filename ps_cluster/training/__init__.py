@@ -1,1 +1,1 @@
-"""Train a network: the loops of chief and workers, the session around them, and the modes."""
+"""Train a network: the loops of chief and workers, the start and the end of a training, and the modes."""

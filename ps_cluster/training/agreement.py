@@ -1,7 +1,8 @@
-"""Compare the facts that must be equal in all tasks of a run on several machines, or in a resumed run and its checkpoint.
+"""Compare the versions, settings, files and data of tasks that have to agree.
 
-This module does not import TensorFlow, so differences are found early: tasks find them before the first step, and a resumed
-run finds them before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
+All tasks of a run on several machines have to agree, and a resumed run has to agree with its checkpoint. This module
+does not import TensorFlow, so differences are found early: tasks find them before the first step, and a resumed run
+finds them before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Facts = Annotated[dict[_Line, _Line], Field(max_length=500)]
 
 
 class CompatibilityFingerprint(Row):
-    """The versions, settings, files and data that a task works with, each as name → value, compared in this order.
+    """The versions, settings, files and data that a task works with, to be compared with those of other tasks.
+
+    Each attribute is a dict, name → value. The attributes are compared in the order of this list.
 
     Attributes:
       versions: the versions of Python, TensorFlow and this package, and a digest of the package's sources.
@@ -135,7 +138,7 @@ def _named_file(key: str, value: str) -> Path | None:
 
 
 def facts_of_data(dataset: PackedDataset) -> dict[str, str]:
-    """Return the facts that distinguish one packed data set from another: name → value, as text."""
+    """Return what distinguishes a packed data set from others: its name, sizes and checksum, as name → text."""
     return {
         "name of the data set": _short(_without_folder(dataset.name)),
         "training examples": f"{dataset.train_examples + dataset.validation_examples:,}",
@@ -154,12 +157,12 @@ def text_of(value: Any) -> str:
 def _without_folder(text: str) -> str:
     """Return a path without its folder, because folders may differ between machines. Return any other text unchanged.
 
-    In the setting for a user's data, the form of the data comes before the path: "image_folder:/home/ada/pets".
+    In the setting for a user's data, the data format comes before the path: "image_folder:/home/ada/pets".
     """
-    form, separator, path = text.partition(":")
-    if not form.isidentifier() or path.startswith("//"):  # no form, as in /home/ada/mine.py:load
-        form, separator, path = "", "", text
-    return f"{form}{separator}{os.path.basename(path.rstrip('/'))}" if os.path.isabs(path) else text
+    data_format, separator, path = text.partition(":")
+    if not data_format.isidentifier() or path.startswith("//"):  # no data format, as in /home/ada/mine.py:load
+        data_format, separator, path = "", "", text
+    return f"{data_format}{separator}{os.path.basename(path.rstrip('/'))}" if os.path.isabs(path) else text
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Decide when the chief pauses handing out steps, so that it can save a state in which all shards have the same steps."""
+"""Decide when the chief pauses, so that it can save a state in which all shards have applied the same steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ PAUSE_FACTOR = 20  # the time between two pauses is at least this many times as 
 
 
 class AlignedStates:
-    """Keeps the time of the last aligned state, and whether the chief pauses for the next one.
+    """Decides when the chief pauses to save an aligned state, in which all shards have applied the same steps.
 
-    Call `poll` after each check of the ledger, and save a snapshot if it returns True. Call `note_saved` after each
-    save.
+    During a pause, the chief hands out no steps. Call `poll` after each check of the ledger, and save a snapshot if it
+    returns True. Call `note_saved` after each save.
     """
 
     def __init__(self, *, has_aligned: bool, snapshot_every_s: float, clock: Callable[[], float]):
-        """Start measuring time. `has_aligned`: whether there is an aligned state from which training continues."""
+        """Start measuring the time until the first pause.
+
+        Args:
+          has_aligned: whether the run directory already holds an aligned state with at least one update.
+          snapshot_every_s: the seconds between snapshots.
+        """
         self._clock = clock
         self._since_s = clock()  # the time of the last aligned state, or of the end of the last pause
         self._every_s = ALIGNED_STATE_EVERY_S if has_aligned else min(ALIGNED_STATE_EVERY_S, snapshot_every_s)
@@ -29,7 +34,7 @@ class AlignedStates:
 
     @property
     def is_paused(self) -> bool:
-        """True if the chief has to hand out no steps for now, so that all shards apply the same steps before a snapshot."""
+        """Whether the chief must not hand out steps now, so that all shards apply the same steps before a snapshot."""
         return self._paused_s >= 0
 
     @property
@@ -38,9 +43,10 @@ class AlignedStates:
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
     def poll(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
-        """Note the progress. Return whether to save a snapshot now, because the chief pauses and all steps have ended.
+        """Note the progress. Return whether to save a snapshot now: the chief pauses, and no step is under way.
 
-        A pause ends without a snapshot if no update is applied for longer than an update takes.
+        A pause ends without a snapshot if it has lasted for `LONGEST_PAUSE_S` and for `longest_update_s`, and no update
+        was applied since the previous call.
 
         Args:
           applied, outstanding: the number of updates that are applied, and the number of updates that are under way.

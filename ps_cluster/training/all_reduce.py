@@ -9,7 +9,7 @@ gradients:
                   the weights
 
 A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
-the wire is not float32. Worker 0 also writes the checkpoints, the progress rows, the ledger and the result.
+gradients are not sent in float32. Worker 0 also writes the checkpoints, the progress rows, the ledger and the result.
 TF_CONFIG names the workers.
 """
 
@@ -69,7 +69,8 @@ def train(job: TrainingJob) -> None:
     workers.
 
     Raises:
-      UserError: the checkpoint to resume from is missing or belongs to another model, or two fingerprints differ.
+      UserError: the checkpoint to resume from is missing or belongs to another model, or the versions, settings, files
+        or data of two workers differ.
       LostTask: worker 0 was stopped, and training will continue later. Worker 0 itself does not raise this.
       tf.errors.OpError: another worker failed.
     """
@@ -131,9 +132,9 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from those of most workers.
+    """Return a line that names the workers whose weights differ from those of most workers; None if all are equal.
 
-    Return None if all workers have the same weights.
+    The proof, a check after the training, reports this line.
 
     Args:
       digests: the digest of each worker's weights.
@@ -147,7 +148,7 @@ def different_replica(digests: Sequence[float], updates: int) -> str | None:
 
 
 def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
-    """Raise UserError at every worker if the fingerprint of any worker differs from that of worker 0."""
+    """Raise UserError at every worker if the versions, settings, files or data of any worker differ from worker 0's."""
     content_here = Path(AGREEMENT).read_bytes()
     content_of_leader = group.broadcast(content_here)
     try:
@@ -216,11 +217,11 @@ def _connect(
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph that runs several updates, and then exchanges the requests and digests of all workers.
+    """Return the graph that runs several updates, and then exchanges requests and digests between all workers.
 
-    Its arguments are the number of updates, int32 [], and the request, float64 []. It returns float64 [1 + workers].
-    The first element of the result is the sum of all workers' requests. The other elements are digests of the weights
-    after the updates, one for each worker.
+    Its arguments are the number of updates, int32 [], and this worker's request to continue or to stop, float64 []
+    (CONTINUE, STOP or CONTINUE_LATER). It returns float64 [1 + workers]. The first element of the result is the sum of
+    all workers' requests. The other elements are digests of the weights after the updates, one for each worker.
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
@@ -341,7 +342,7 @@ class RoundWatch:
         """Create a watch.
 
         Args:
-          limit_s: the limit of the first round; `moved` sets the limit of the next round.
+          limit_s: the longest time that the first round may take, in seconds. `moved` sets the limit of the next round.
           give_up: is called with the limit that was exceeded, in seconds.
         """
         self._limit_s = limit_s
@@ -352,7 +353,7 @@ class RoundWatch:
         self._thread = threading.Thread(target=self._watch, name="rounds", daemon=True)
 
     def moved(self, limit_s: float) -> None:
-        """Record that a round has ended. `limit_s`: the limit of the next round."""
+        """Record that a round has ended. `limit_s`: the longest time that the next round may take, in seconds."""
         self._moved_s, self._limit_s = self._clock(), limit_s
 
     def __enter__(self) -> RoundWatch:

@@ -19,7 +19,8 @@ class AppliedTotals:
       examples: the number of examples in these steps.
       staleness: staleness → number of steps.
       bad_losses: the number of steps whose loss was NaN or infinite.
-      rows, row_values: the sums of the ledger columns of these names (`ledger.WorkerColumns`).
+      rows, row_values: how many rows of embedding tables these steps pulled and pushed, and how many numbers these
+        rows held.
     """
 
     def __init__(self, state: TallyState = TallyState()):
@@ -49,7 +50,7 @@ class AppliedTotals:
         """Add applied steps to the totals.
 
         Args:
-          rows: a structured array [k] of ROW.
+          rows: the steps' rows in the ledger, a structured array [k] of `ledger.ROW`.
           seconds: float64 [k], the time at which each step was applied, in training seconds.
         """
         examples = rows["examples"].astype(np.int64)
@@ -119,7 +120,8 @@ class AppliedTotals:
 
         Args:
           last_update: the time of the last update in training seconds; None if there was none.
-          backup_workers: the number of workers that may be late: their first updates are not waited for.
+          backup_workers: the number of backup workers. The measurement does not wait for the first updates of so many
+            workers.
         """
         firsts = sorted(self._first_updates.values())
         if last_update is None or not firsts:

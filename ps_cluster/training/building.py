@@ -32,7 +32,7 @@ from ps_cluster.training.table_limits import check_keyed, reason_against_rows
 
 
 class Build(Protocol):
-    """The type of a function that builds the store of a training and the `Compute` of its workers, as `build` does."""
+    """A function that builds the parameter store and the computation of the workers' steps, as `build` does."""
 
     def __call__(
         self,
@@ -55,9 +55,10 @@ def build(
     free: FreeMemory | None,
     accelerator_of: Callable[[RunConfig], str | None] = accelerator_of,
 ) -> tuple[ParameterStore, Compute]:
-    """Return the store, with one shard on each of `devices`, and the `Compute` of the workers.
+    """Build the parameter store, with one shard on each of `devices`, and the computation of the workers' steps.
 
     Args:
+      own_device: the device of this process on which the network is built.
       leader_prefix: the prefix of the names of all resources that the leader creates on servers (server/leftovers.py).
       free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
       accelerator_of: returns the device on which each worker computes the network, or None for the worker's processor.
@@ -81,7 +82,7 @@ def build(
 
 
 def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:
-    """Return the positions of each server's weights in the vector of all weights, for a network with tables.
+    """Return the positions of each server's weights in the vector of all weights, for a network with embedding tables.
 
     A server has a range of the weights outside of tables, followed by its rows of each group of tables
     (server/table_shard.py). `matrices`: the matrices that must not be cut into parts on several servers.
@@ -120,11 +121,12 @@ def make_network(
     devices: Sequence[str] = (),
     free: FreeMemory | None = None,
 ) -> tuple[flat.FlatNetwork, InitialState]:
-    """Return the network, and the initial values of its flat vectors.
+    """Build the network. Return it together with the initial values of its weights and statistics, as flat vectors.
 
     Args:
+      own_device: the device of this process on which the network is built.
       devices: the devices of the shards; empty if the shards do not hold embedding tables.
-      free: as for `build`.
+      free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
     """
     with tf.device(own_device):
         against = reason_against_rows(config)
@@ -163,7 +165,7 @@ def make_store(
     arrangement: Arrangement | None = None,
     snapshot_lock: AbstractContextManager[object] = nullcontext(),
 ) -> ParameterStore:
-    """Return the store of a network, with one shard on each of `devices`.
+    """Create the parameter store of a network, with one shard on each of `devices`.
 
     Args:
       parts: the initial values of each shard.

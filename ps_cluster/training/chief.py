@@ -42,7 +42,7 @@ def train(job: TrainingJob, build: Build = build) -> None:
     Writes checkpoints, the mark that training has ended, rows in metrics/ and TensorBoard's files.
 
     Args:
-      build: builds the store, and the `Compute` of the workers.
+      build: builds the parameter store and the computation of the workers' steps.
 
     Raises:
       UserError: the checkpoint to resume from is missing or belongs to another model.
@@ -76,12 +76,12 @@ def train(job: TrainingJob, build: Build = build) -> None:
 
 
 class BackgroundPoller:
-    """Runs the chief's checks of the servers in a separate thread.
+    """Runs the chief's periodic checks of the servers in a separate thread.
 
-    So a check that saves a checkpoint, which takes long, delays no dispatch.
+    A check that also saves a checkpoint takes long. In a separate thread, it does not delay dispatches.
 
-    Use it as a context manager. If the block ends without an error, the context manager waits for the current check,
-    and raises the error of that check, if there is one.
+    Use this object as a context manager. If the block ends without an error, the context manager waits for the current
+    check, and raises the error of that check, if there is one.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class Chief:
         self._late: dict[int, _LateWorker] = {}  # by worker
 
     def run(self, drain: Drain) -> None:
-        """Train until every update is applied, the training can't learn any more, or `drain` asks to stop."""
+        """Train until every update is applied, losses or weights are NaN or infinite, or `drain` asks to stop."""
         self._session.start()
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):

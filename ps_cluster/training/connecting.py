@@ -1,4 +1,4 @@
-"""Connect the chief to the available tasks, check that their fingerprints agree, and send them the outcome of training."""
+"""Connect the chief to the tasks, check that they have its versions and settings, and tell them how training ended."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ KEEP_S = 120
 
 @dataclass(frozen=True)
 class TaskAdmission:
-    """The check that admits or refuses a new task, by comparing the task's fingerprint with that of the leader.
+    """The check that admits a new task only if its versions, settings, files and data equal those of the leader.
 
-    It also sends the leader's term to the task, and frees what earlier leaders left in the memory of an admitted task.
-    Under a launcher, it admits every task without these steps.
+    It also sends the leader's term number to the task, and frees what earlier leaders left in the memory of an admitted
+    task. Under a launcher, it admits every task without these steps.
+
+    Attributes:
+      leading: how the leader was started.
+      fingerprint: the versions, settings, files and data of the leader.
     """
 
     leading: LeaderStart

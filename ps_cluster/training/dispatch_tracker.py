@@ -19,7 +19,7 @@ class _OpenDispatch:
 
 
 class OpenDispatches:
-    """The dispatches with steps that are not yet applied, in the order in which they were handed out.
+    """Keeps the dispatches with steps that are not yet applied, in the order in which they were handed out.
 
     Workers take dispatches in this order. So work on a dispatch has begun if a later dispatch has an update, or if the
     number of open dispatches is at most the number of workers. A finished dispatch takes no memory.
@@ -38,7 +38,7 @@ class OpenDispatches:
         self._of_step |= dict.fromkeys(dispatch.steps, dispatches)
 
     def take(self, rows: np.ndarray) -> None:
-        """Remove the applied steps in `rows`, a structured array [k] of ROW."""
+        """Remove steps that were applied. `rows`: their rows in the ledger, a structured array [k] of `ledger.ROW`."""
         now_s = self._clock()
         for step, pid in zip(rows["step"].tolist(), rows["pid"].tolist()):
             for dispatch in (dispatches := self._of_step.pop(step, [])):
@@ -75,5 +75,5 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return the pid of the process that pushed each open dispatch's newest update; None if there is none yet."""
+        """Return, for each open dispatch, the pid of the process that pushed its newest update; None without updates."""
         return [dispatch.pid for dispatch in self._open]

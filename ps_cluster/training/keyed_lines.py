@@ -23,13 +23,13 @@ class KeyedLines:
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
-        """Create a reader for all these tables. `forms`: the form of each table, in the order of a checkpoint."""
+        """Create a reader. `forms`: the dimensions of each table, in the order in which checkpoints hold the tables."""
         self._forms = forms
         self._next = [1] * len(forms)
         self.uses: list[KeyedUse] = []
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
-        """Yield a line for each table that has evicted rows because it was full.
+        """Yield a log line for each table that has evicted rows because it was full. Also update `uses`.
 
         A table gets another line only once it has evicted `AGAIN_AT` times as many rows as at its last line.
 

@@ -34,10 +34,13 @@ def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple
 
 
 def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """If workers run in lockstep, return the number of a batch among those of its worker, int64 [], counted from 0.
+    """Return the number of a batch among the batches of its worker, int64 [], counted from 0.
 
-    In lockstep, each worker has one step of every update, and may take several batches in it. In the other modes it is
-    not known which steps a worker will get, so the result is the number of the batch among all batches.
+    This number is known only in modes with rounds: there each worker has one step in every update, and a step may have
+    several batches. In the other modes it is not known which steps a worker will get, so `batch` is returned unchanged.
+
+    Args:
+      batch: the number of the batch among the batches of all workers, int64 [], counted from 0.
     """
     of_step = config.batches_per_step
     return batch // of_step // config.steps_per_update * of_step + batch % of_step
@@ -63,9 +66,10 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
-    """Return the settings that decide learning rate, examples and staleness bound of a ledger row.
+    """Return the settings that determine the learning rates and the numbers of examples in the ledger's rows.
 
-    They are returned as one text, so that the settings of two leaders can be compared.
+    The bound on the staleness in these rows is included, too. The settings are returned as one text, so that the
+    settings of two leaders can be compared.
     """
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
@@ -96,7 +100,7 @@ class Constant(Schedule[ScheduleSettings]):
 
 
 class Compiled(Constant):
-    """Stands for the schedule that the network was compiled with. That schedule replaces it before a process starts."""
+    """A placeholder for the schedule that the network was compiled with, which replaces it before the tasks start."""
 
     name = COMPILED
 

@@ -18,7 +18,7 @@ from ps_cluster.training.run_progress import RunProgress
 
 
 class LedgerReader:
-    """Reads the ledgers. There is only one reader, so that each row is counted once."""
+    """Reads the new rows of the servers' ledgers. There is only one reader, so that each row is counted once."""
 
     def __init__(
         self,
@@ -48,11 +48,14 @@ class LedgerReader:
 
     @property
     def changed_share(self) -> float:
-        """The share of the weights that a snapshot of changed rows would hold now. See `ParameterStore.changed_share`."""
+        """The share of all weights that a snapshot would hold now if it left out table rows that have not changed."""
         return self._store.changed_share
 
     def snapshot(self, extent: Extent = Extent.WHOLE) -> dict[str, np.ndarray | Pieces]:
-        """Return the arrays of a checkpoint, once all rows that it counts are on the disk. See `ParameterStore.snapshot`.
+        """Read the arrays of a checkpoint. Return them once all ledger rows that the checkpoint counts are on the disk.
+
+        Args:
+          extent: how much of the embedding tables to read. See `ParameterStore.snapshot`.
 
         Raises:
           JournalNotWritten: the disk refuses the rows.

@@ -32,7 +32,7 @@ _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
 
 class Membership:
-    """The workers that take part. This class replaces TensorFlow's handler of failed workers.
+    """The set of workers that take part. It replaces TensorFlow's handler of failed workers.
 
     Attributes:
       present: the indices of the workers that take part now. Other threads may read it at any time.
@@ -50,7 +50,8 @@ class Membership:
         Args:
           addresses: index → host:port of all workers that may ever take part.
           why_refused: returns why a new worker can't take part; None if it can.
-          keep_s: as for `PartlyConnectedStrategy`.
+          keep_s: how many seconds servers keep this process's resources after its last sign of life; None for
+            TensorFlow's default.
           lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
           reach: gets workers as index → host:port, and returns the indices of the workers whose servers answer.
           disconnect: ends the connections to an address.
@@ -210,7 +211,13 @@ class Membership:
 
 
 def update_members(workers: Mapping[int, str], keep_s: int | None) -> None:
-    """Connect this process to a cluster with exactly these workers (index → host:port). `keep_s`: as for `Membership`."""
+    """Connect this process to a cluster with exactly these workers.
+
+    Args:
+      workers: index → host:port.
+      keep_s: how many seconds servers keep this process's resources after its last sign of life; None for TensorFlow's
+        default.
+    """
     server = server_def()
     for job in server.cluster.job:
         if job.name == WORKER:
