@@ -75,5 +75,5 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return, for each open dispatch, the pid of the process that pushed its newest update; None without updates."""
+        """Return, for each open dispatch, the pid of the process that pushed its newest update; None if it has none."""
         return [dispatch.pid for dispatch in self._open]

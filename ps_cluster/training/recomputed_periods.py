@@ -1,4 +1,4 @@
-"""Recompute the change of a worker's weights in a period of local steps."""
+"""Recompute how much a worker's weights change in a period of local steps (the steps between two exchanges)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_BATCHES = 64  # longer periods are not recomputed
 
 
 class _RecomputedPeriods(RecomputedSteps):
-    """The base class for recomputing periods. Before each step, the weights are rounded as in the worker."""
+    """The base class for recomputing periods of local steps. Before each step, it rounds the weights as workers do."""
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
         super().__init__(config, dataset, precision)
         self._dtype = tf.dtypes.as_dtype(config.wire)
 
     def why_unchecked(self, gradient: SampledGradient) -> str | None:
-        """Return why a period can't be recomputed; None if it can."""
+        """Return why the period of local steps that ended with this push can't be recomputed; None if it can."""
         if gradient.examples > MOST_BATCHES * self._config.training.batch_size_per_worker:
             return f"periods of more than {MOST_BATCHES} local steps, which would take too long"
         return None
@@ -49,18 +49,22 @@ class _RecomputedPeriods(RecomputedSteps):
 
 
 class RecomputedElasticPeriods(_RecomputedPeriods):
-    """Recomputes periods of mode elastic: plain SGD from two vectors of weights, see `training/modes/elastic.py`."""
+    """Recomputes periods of local steps in mode elastic, in which a worker takes steps of plain SGD.
+
+    The gradient of the first step is computed at the weights before the last exchange, and applied to the weights after
+    it. See `training/modes/elastic.py`.
+    """
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Recompute the change of the worker's weights in a period of local steps, together with the fresh statistics.
+        """Return the expected push: the change of the worker's weights in the period, and the fresh statistics.
 
         Args:
           given: float32 [2, n], the worker's weights after its last exchange, and those before that exchange.
         """
         own, before = given.reshape(2, -1)
         moved, seen = np.zeros(self.length), statistics.astype(np.float64)
-        for place, batch in enumerate(self._batches_of(gradient)):
-            here = before if place == 0 else self._rounded(own + moved)
+        for index, batch in enumerate(self._batches_of(gradient)):
+            here = before if index == 0 else self._rounded(own + moved)
             found = self._of_batch(batch, gradient.worker, here, seen)
             moved = moved - self._rate(batch) * (self.factors * found.gradient + self.decay * here)
             seen = self.keep * seen + found.fresh
@@ -68,10 +72,10 @@ class RecomputedElasticPeriods(_RecomputedPeriods):
 
 
 class RecomputedLocalPeriods(_RecomputedPeriods):
-    """Recomputes periods of modes diloco and sync-diloco: steps of the optimizer rule, whose state stays with the worker."""
+    """Recomputes periods of local steps in modes diloco and sync-diloco, where workers keep their optimizer's state."""
 
     def why_unchecked(self, gradient: SampledGradient) -> str | None:
-        """Return why a period can't be recomputed; None if it can.
+        """Return why the period of local steps that ended with this push can't be recomputed; None if it can.
 
         If the optimizer has slots, only the first period of a worker begins with a known state.
         """
@@ -88,19 +92,19 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the pulled weights minus the weights after all steps of the period, and the fresh statistics."""
+        """Return the expected push: the pulled weights minus the weights after the period, and the fresh statistics."""
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
         slots = {name: np.full(self.length, value) for name, value in update.first_values(settings).items()}
         weights, seen = given.astype(np.float64), statistics.astype(np.float64)
-        for place, batch in enumerate(self._batches_of(gradient)):
+        for index, batch in enumerate(self._batches_of(gradient)):
             found = self._of_batch(batch, gradient.worker, self._rounded(weights), seen)
             parts = UpdateParts(
                 weights,
                 found.gradient,
                 slots,
                 self._rate(batch),
-                place,
+                index,
                 self.factors,
                 self.decay,
                 matrices=self.matrices,

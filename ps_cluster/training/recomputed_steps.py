@@ -41,7 +41,10 @@ from ps_cluster.training.learning_rate import learning_rate, progress, updates_a
 
 @dataclass(frozen=True)
 class RecomputedGradient:
-    """The expected push of a step: the gradient, float64 [n], and the fresh statistics, float64 [m]."""
+    """The expected push of a step: the gradient, float64 [n], and the fresh statistics, float64 [m].
+
+    Fresh statistics are what a step adds to the kept share of the network's moving statistics.
+    """
 
     gradient: np.ndarray
     fresh: np.ndarray
@@ -68,12 +71,14 @@ class _Examples:
 
 
 class RecomputedSteps:
-    """Recomputes the steps of a run. Subclass it for a mode whose step is more than one gradient.
+    """Recomputes steps of a run, so that they can be compared with what the workers pushed.
+
+    Subclass this class for a mode whose step is more than one gradient.
 
     Attributes:
       factors: float32 [n], the learning-rate factors of the weights.
       decay: float32 [n], the share of each weight that decay removes per unit of learning rate.
-      keep: float32 [m], the share of the statistics that one batch keeps.
+      keep: float32 [m], the share of each moving statistic that remains after one batch.
       matrices: the positions of the matrices that the optimizer rule needs as a whole.
     """
 
@@ -106,10 +111,11 @@ class RecomputedSteps:
         return None
 
     def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
-        """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call it before `recompute`.
+        """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call this before `recompute`.
 
-        Returns why the update can't be recomputed; None if it can. If a pulled row had no place in the table at the
-        push, plain Keras takes the row's initial values. In this case the worker must have pulled these values, too.
+        Returns why the update can't be recomputed; None if it can. For a row that had no place in its table when the
+        gradient was pushed, the Keras layer computes with the row's initial values. Then the update can be recomputed
+        only if the worker had pulled these initial values, too.
 
         Args:
           shards: the sampled update.

@@ -42,12 +42,15 @@ class Reporter:
         self._last: ProgressRow | None = None
 
     def start(self) -> None:
-        """Leave the updates before a resume out of the periodic histograms. Call this before the first step."""
+        """Begin the periodic staleness histograms. Call this before the first step.
+
+        After a resume, they do not count earlier updates.
+        """
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: Phase) -> None:
-        """Write a row with this phase at once. If the disk refuses it, the log reports this, and training continues."""
+        """Write a progress row at once. If the disk refuses it, the log reports this, and training continues."""
         row = self._progress.take_row(phase, written=self._written, save_seconds=self.save_seconds)
         self._last = row.model_copy(update=WorkFile().model_dump())
         try:
@@ -94,15 +97,19 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """Count `rows` more rows that were read for the proof and the tables. Write a progress row when one is due.
+        """Count ledger rows that were read after the training, and write a progress row when one is due.
 
-        Without these progress rows, a long phase "writing" would look like a standstill.
+        The ledger is read for the proof (the check of all its rows) and for its CSV files. Without progress rows, this
+        phase, "writing", would look like a standstill.
+
+        Args:
+          rows: the number of ledger rows read since the previous call.
         """
         self._written += rows
         self.row_when_due("writing")
 
     def end(self, result: TrainingResult) -> None:
-        """Write the result for the launcher, and the last row."""
+        """Write the result for the launcher, and the last progress row."""
         write_json(self._run_dir.training_result, result.model_dump())
         self.row("ended")
         if self._tensorboard is not None:

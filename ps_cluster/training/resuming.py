@@ -35,7 +35,7 @@ from ps_cluster.training.agreement import facts_of_data, text_of
 
 
 def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Notify) -> Checkpoint:
-    """Return the newest readable checkpoint or snapshot, after checking that a run with `config` and `dataset` can resume it.
+    """Return the newest readable checkpoint or snapshot, after checking that a run with `config` can continue from it.
 
     The checkpoint may have another number of shards than `config`. In this case all its shards have applied the same
     steps (runs/resharding.py).
@@ -85,7 +85,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
 
 
 def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
-    """Raise UserError if the journals lack rows of gradients that the checkpoint counts.
+    """Raise UserError if the journals (the ledgers' copies on disk) lack rows that the checkpoint counts.
 
     Args:
       shards: the number of shards with which training continues.

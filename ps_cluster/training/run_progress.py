@@ -79,7 +79,7 @@ class RunProgress:
 
         Args:
           metric: the field of a progress row that holds the objective's metric (config/objectives.py).
-          life: as in `LeaderStart`.
+          life: the unique id of the launcher's process, for progress rows; None without a launcher.
         """
         self.clock = clock or TrainingClock()
         self.scheduled_updates = StepSet()
@@ -161,19 +161,19 @@ class RunProgress:
         return held_at is not None and self.scheduled_updates.first_missing >= held_at
 
     def note_scheduled(self, updates: np.ndarray) -> None:
-        """Count `updates` (int64 [k]) that were handed out as one dispatch. Without rounds, an update is one step."""
+        """Count `updates` (int64 [k]) that were handed out as one dispatch. Without rounds, their numbers are step ids."""
         with self._handing_out:
             self.scheduled_updates.add(updates)
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
                 self._dispatches.add(updates)
 
     def take_late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.take_late`."""
+        """Return the open steps (int64 [k]) of each dispatch that is late. See `OpenDispatches.take_late`."""
         with self._handing_out:
             return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
-        """Return the workers that have not pushed in the open round although other workers have; [] without rounds."""
+        """Return the workers that have not pushed in the open round although others have; [] if there are no rounds."""
         if self._steps_per_update == 1:
             return []
         steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update
@@ -184,7 +184,7 @@ class RunProgress:
         """Add the rows and counters that a check of the ledgers has read. `ledgers`: the result of `unsettled`.
 
         Raises:
-          RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
+          RunFailed: rows are missing. (Steps that were accepted twice are found after the training, by the proof.)
         """
         self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
         accepted = [of_shard.accepted for of_shard in counts_of(ledgers.counts)]
@@ -284,9 +284,10 @@ class RunProgress:
 
     @property
     def next_whole_epochs(self) -> int:
-        """The next update after which a checkpoint of whole epochs is due; the last update if no such checkpoints are wanted.
+        """The number of updates after which the next checkpoint of whole epochs is due (`checkpoints.every_epochs`).
 
-        It depends only on the updates applied, so all workers of an all-reduce compute the same number.
+        Without that setting, it is the number of all updates of the run. It depends only on the updates applied, so all
+        workers of an all-reduce compute the same number.
         """
         return self._end_of_epochs(self.applied)
 

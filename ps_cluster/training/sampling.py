@@ -1,4 +1,4 @@
-"""Let the servers keep the inputs and results of a few updates, and write both to files for the evaluator."""
+"""Let the servers record the inputs and results of a few updates, so that the evaluator can recompute these updates."""
 
 from __future__ import annotations
 
@@ -49,10 +49,13 @@ class _Reservation:
 
 
 class UpdateSampler:
-    """Samples the updates of one leader. Call its methods only from the thread that also reads the ledger."""
+    """Chooses a few updates, and writes their inputs and results to files, from which the evaluator recomputes them.
+
+    Call its methods only from the thread that also reads the ledger.
+    """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, store: ParameterStore, progress: RunProgress, term: int):
-        """Create a sampler for the updates that are not handed out yet. `term`: the leader's term."""
+        """Create a sampler for the updates that are not handed out yet. `term`: the leader's term number."""
         self._store, self._run_dir, self._progress, self._term = store, run_dir, progress, term
         self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
         self._fewest = config.gradients_per_update
@@ -78,7 +81,7 @@ class UpdateSampler:
         self._reserve()
 
     def poll(self, rows: Sequence[np.ndarray]) -> None:
-        """Process the new rows of each shard, write the samples that are complete, and reserve the free buffers again.
+        """Process the new ledger rows of each shard, write the complete samples, and reserve the free buffers again.
 
         Args:
           rows: for each shard, a structured array [k] of `ledger.ROW`.

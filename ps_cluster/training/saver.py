@@ -67,7 +67,8 @@ class Saver:
     Attributes:
       last_seconds: the duration of the last save, during which the chief did not check the ledger; None before the
         first save.
-      problem: a problem that the proof has to report in addition to those in the rows. Every saved state contains it.
+      problem: a problem that the rows of the ledger do not show, but the proof (the check after training) has to
+        report; empty if there is none. Every saved state contains it.
       diverged: whether a weight of the last saved state is NaN or infinite. No update makes such a weight finite again.
     """
 
@@ -82,10 +83,11 @@ class Saver:
         """Create a saver.
 
         Args:
-          data, network: as in `CheckpointMeta`. They must not change when training continues.
-          term: this leader's term.
+          data: the name, sizes and checksum of the data set (`facts_of_data`).
+          network: the path and shape of each variable. Neither `data` nor `network` may change when training continues.
+          term: this leader's term number.
           before: the parts of this training that earlier leaders did, in order (`LeaderStretch`).
-          rules: the settings that decide this leader's learning rates and bounds, as in `LeaderStretch`.
+          rules: the settings that determine the values in this leader's ledger rows (`learning_rate.text_of_rules`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
         """
@@ -137,7 +139,7 @@ class Saver:
 
     @property
     def is_paused(self) -> bool:
-        """True if the chief has to hand out no steps for now, so that all shards apply the same steps before a snapshot."""
+        """Whether the chief must not hand out steps now, so that all shards apply the same steps before a snapshot."""
         return self._aligned_states is not None and self._aligned_states.is_paused
 
     def save_when_due(self) -> None:
@@ -239,17 +241,21 @@ class Saver:
             self._try_to_save(self._run_dir.checkpoints)
 
     def save_last(self) -> None:
-        """Save the last checkpoint and remove the snapshots, which are now useless. Raises RunFailed if the disk refuses.
+        """Save the last checkpoint, and remove the snapshots if they are useless now.
 
-        Only snapshots of this and earlier leaders are removed, because a later leader may have begun while this one was
-        frozen.
+        The snapshots stay if the shards have not applied the same steps at the last checkpoint, because a run with fewer
+        servers may have to continue from one of them. Only snapshots of this and earlier leaders are removed, because a later
+        leader may have begun while this one was frozen.
+
+        Raises:
+          RunFailed: the disk refuses the checkpoint.
         """
         aligned = self._save(self._run_dir.checkpoints)
         if aligned or self._config.shards == 1:  # otherwise fewer servers may need an aligned snapshot to continue from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path) -> bool:
-        """Save the state. Return whether it is aligned, or False with a single shard, where every state is aligned."""
+        """Save the state. Return whether all shards have applied the same steps in it; False if there is one shard."""
         began, is_snapshot = self._clock(), directory == self._run_dir.snapshots
         share = self._ledger_reader.changed_share if is_snapshot else 0.0
         extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE
@@ -342,8 +348,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` at intervals, so that the training does not seem to stand still while a large state is written.
 
-        `saving` is called only if updates were applied since its last call in an earlier save. Without this condition,
-        a training that stands still would not be noticed.
+        `saving` is called only if updates were applied since an earlier save last called it. Without this condition, a
+        training that stands still would not be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

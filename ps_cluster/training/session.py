@@ -39,14 +39,14 @@ NO_LOSS_AFTER = 100  # steps; a training without a finite loss in this many step
 
 
 class SessionStart:
-    """A training in one process before its store is built. Call `begin`, then connect, then call `build`.
+    """The start of a training in one process. Call `begin`, connect to the other tasks, and then call `build`.
 
     Attributes:
       progress: the progress so far; after a resume, the progress of the checkpoint.
       leads: whether this process writes into the run directory. If several processes train, only one leads.
       resumed: the checkpoint from which training continues; None if training begins anew.
       reporter: writes the progress rows.
-      term: the leader's term (runs/leaders.py), which is part of the names of its files.
+      term: the leader's term number (runs/leaders.py), which is part of the names of its files.
     """
 
     def __init__(self, job: TrainingJob, *, leads: bool = True, build: Build = build):
@@ -128,11 +128,12 @@ class Session:
     """A training in one process. Call `start`, then `keep_up` in the trainer's loop, then `end`.
 
     Attributes:
-      store, compute: the results of `build`.
+      store: the parameter store.
+      compute: the computation of the workers' steps.
       graphs: the graphs of the dispatches, which use `store` and `compute`. Each is built when it is first used.
       progress: the scheduled and applied updates, as of the last check of the ledger.
       saver: saves the state when it is due.
-      leads: as in `SessionStart`.
+      leads: whether this process writes into the run directory. If several processes train, only one leads.
     """
 
     def __init__(self, start: SessionStart, store: ParameterStore, compute: Compute):
@@ -187,7 +188,7 @@ class Session:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Record a problem, which makes the proof fail. Only the first problem is kept. None changes nothing."""
+        """Record a problem, which makes the proof (the check after training) fail. Only the first problem is kept."""
         self.saver.problem = self.saver.problem or problem or ""
 
     @property
@@ -201,7 +202,7 @@ class Session:
         return "diverged" if self.saver.diverged else None
 
     def keep_up(self, phase: Phase) -> None:
-        """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
+        """Read the ledger, and write what is due: a progress row with this `phase`, a checkpoint or a snapshot."""
         self._ledger_reader.poll()
         if self.leads:
             self.saver.save_when_due()
@@ -209,13 +210,13 @@ class Session:
             self._reporter.row_when_due(phase)
 
     def end(self, *, stopped: bool, is_continued: bool = False) -> TrainingOutcome:
-        """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
+        """Write the last checkpoint, the ledger as CSV files, the result, and the mark that training has ended.
 
         Args:
           stopped: whether training was stopped early. Otherwise every update should be applied, unless training is broken.
           is_continued: whether another leader will continue the training.
         Returns:
-          The outcome, as in the mark that training has ended.
+          The outcome: "completed", "stopped", "diverged" or "nan_loss".
         """
         self.saver.save_last()
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
@@ -236,7 +237,7 @@ class Session:
     def _result(self, outcome: TrainingOutcome, total: int | None) -> TrainingResult:
         """Make the proof of the training. Write updates.csv and applies.csv; return the content of training.json.
 
-        `total`: as for `audit`.
+        `total`: the number of updates that the run should have; None if it was stopped early.
         """
         config, pieces = self._config, self._ledger_reader.pieces
         before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]

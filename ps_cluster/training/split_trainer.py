@@ -77,7 +77,9 @@ def build(
     config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, leader_prefix: str,
     free: FreeMemory | None,
 ) -> tuple[ParameterStore, SplitStep]:  # fmt: skip
-    """Return the store, with a shard for each worker's part, and the step through all parts. See `building.build`.
+    """Build the parameter store, with a shard for each worker's part, and the step through all parts of the network.
+
+    See `building.build`.
 
     Args:
       mode: decides how the network is cut.
@@ -121,7 +123,7 @@ class SplitDispatch:
     """Runs dispatches: pulls, computes and pushes one step after the other, each step as one graph over all workers."""
 
     def __init__(self, store: ParameterStore, step: SplitStep):
-        """Read the identity of the worker that holds each shard."""
+        """Create the graph of a step, and read the index and the pid of the worker that holds each shard."""
         self._store = store
         self._step = step
         self._holders = [part.device for part in store.shards]

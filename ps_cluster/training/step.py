@@ -98,9 +98,9 @@ class Compute(ABC):
 
         Args:
           step: int64 [], the step id.
-          weights: [n], in the wire's dtype, followed by the pulled rows of tables; or [vectors, n] if a pull returns
-            several vectors.
-          statistics: float32 [m].
+          weights: the pulled weights, [n], in the dtype in which they are sent, followed by the pulled rows of
+            embedding tables; or [vectors, n] if a pull returns several vectors.
+          statistics: the pulled moving statistics, float32 [m].
           limits: the limits of a period of local steps.
           rows: describes the rows of embedding tables that follow the weights.
         """
@@ -112,7 +112,8 @@ class Compute(ABC):
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
         """Keep the worker's new state if a shard applied the push of `step` (int64 []); else restore the old state.
 
-        Returns tensors to depend on. By default there is no state. `outcomes`: as for `Settle` (worker_state.py).
+        Returns tensors to depend on. By default there is no state. `outcomes`: what each shard did with the push, int32
+        or int64 [ps]: APPLIED, REFUSED or DROPPED.
         """
         return []
 
@@ -194,7 +195,7 @@ class TrainStep(Compute):
         return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
 
     def packed(self, drawn: Batch) -> dict[str, tf.Tensor]:
-        """Read a batch as it was packed: name → [B, ...]."""
+        """Read the examples of a batch from the packed data set, without augmentation: name → [B, ...]."""
         from ps_cluster.data.batches import packed_examples
 
         return packed_examples(drawn, self._spec, self._examples)

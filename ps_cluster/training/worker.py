@@ -62,9 +62,9 @@ def worker_columns(
     times: StepTimes,
     rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
 ) -> WorkerColumns:
-    """Return the columns of a ledger row that the worker fills in, for a push without remainders.
+    """Return the columns of a ledger row that the worker fills in. `stacked` turns them into a tensor.
 
-    `stacked` turns these columns into a tensor.
+    The columns for the remainders, which compression leaves out of pushes, are 0. `with_remainders` fills them in.
 
     Args:
       rows: how many rows of embedding tables the step has pulled, and how many numbers these rows hold, int64 [] each.
@@ -91,7 +91,10 @@ def worker_columns(
 
 
 def with_remainders(columns: WorkerColumns, norms: tf.Tensor) -> WorkerColumns:
-    """Return `columns` with the norms of one shard's remainders, float32 [2], see `SentVector.remainders`."""
+    """Return `columns` with the norms of the remainders that compression left out of pushes to one shard.
+
+    `norms`: float32 [2], the norm of the remainder before this push, and of the remainder after it.
+    """
     return columns._replace(remainder_before=norms[0], remainder_after=norms[1])
 
 
@@ -124,7 +127,7 @@ class TimedComputation:
         asked: tf.Tensor,
         admitted: tf.Tensor,
     ) -> tuple[StepPush, Settle]:
-        """Return what the worker pushes, and the function that settles the worker's state after the push.
+        """Return what the worker pushes, and a function that keeps or restores the worker's local state after the push.
 
         The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay (a
         step that every shard already has) is not computed: its result is 0, and every shard will refuse it. Call the

@@ -28,11 +28,15 @@ from ps_cluster.server.wire import as_bytes, from_bytes
 _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; the bits above are the leader's term
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
-"""A function that settles a worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, if any."""
+"""A function that keeps or restores a worker's state after a push.
+
+Its argument is what each shard did with the push, int32 or int64 [ps]: APPLIED, REFUSED or DROPPED. It returns tensors
+to depend on, if any.
+"""
 
 
 class WorkerState:
-    """The variables of a worker's process that a graph uses. They outlive the graph and, in two files, also the process.
+    """Variables in a worker's process. They outlive the graphs that use them and, as copies in two files, the process.
 
     Each leader has separate variables, because two leaders may work in one process if one of them was frozen for a while. The
     leaders share the files. A state that a newer leader wrote counts as newer than all states of an earlier leader. If training
