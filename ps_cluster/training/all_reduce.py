@@ -88,7 +88,7 @@ def train(job: TrainingJob) -> None:
     session.start()
 
     def longest_round_s() -> float:
-        """Return for how many seconds no round may finish before another worker counts as lost."""
+        """Return the seconds without a finished round after which another worker counts as lost."""
         limit_s = threading.TIMEOUT_MAX if lost_after_s is None else lost_after_s
         return max(limit_s, session.progress.longest_wait_seconds)
 
@@ -132,7 +132,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line that names the workers whose weights differ from those of most workers; None if all are equal.
+    """Return a line that names the workers whose weights differ from those of most workers; None if there are none.
 
     The proof, a check after the training, reports this line.
 

@@ -24,7 +24,7 @@ class AppliedTotals:
     """
 
     def __init__(self, state: TallyState = TallyState()):
-        """Continue from the `state` of earlier totals."""
+        """Continue from the totals that a checkpoint holds. By default, all totals start at 0."""
         self.examples = state.examples
         self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
         self.gradients = sum(self.staleness.values())
@@ -65,7 +65,11 @@ class AppliedTotals:
         self.add_work(rows)
 
     def add_work(self, rows: np.ndarray) -> None:
-        """Add steps to the counts of each worker process, but not to the totals over all workers. `rows`: as for `add`."""
+        """Add steps to the counts of their worker processes, but not to the totals over all workers.
+
+        Args:
+          rows: the steps' rows in the ledger, a structured array [k] of `ledger.ROW`.
+        """
         examples = rows["examples"].astype(np.int64)
         keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
         for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):
@@ -113,10 +117,10 @@ class AppliedTotals:
         )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
-        """Return the examples per second from the moment when every worker has had its first update to the last update.
+        """Return the examples per second while all workers trained.
 
-        Before that moment, TensorFlow still builds the graph of some worker. Return None if no update came after that
-        moment.
+        The measured time begins when every worker has had at least one update, because before that, TensorFlow still
+        builds the graph of some worker. It ends with the last update. Return None if this time is empty.
 
         Args:
           last_update: the time of the last update in training seconds; None if there was none.

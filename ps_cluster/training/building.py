@@ -169,7 +169,9 @@ def make_store(
 
     Args:
       parts: the initial values of each shard.
-      arrangement, snapshot_lock: see `ParameterStore`.
+      arrangement: the positions of each shard's weights in the vector of all weights; None if the shards follow one
+        another in it.
+      snapshot_lock: held while a snapshot is taken.
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),

@@ -153,7 +153,7 @@ class _LateWorker(NamedTuple):
 
 
 class Chief:
-    """The chief's loop: it hands out work a little ahead of the updates that are applied, so that no worker waits."""
+    """Runs the chief's loop, which hands out steps so early that no worker has to wait for the next ones."""
 
     def __init__(
         self,

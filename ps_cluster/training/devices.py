@@ -34,7 +34,7 @@ def device_name(task: Task, device: str = CPU) -> str:
 
 
 def processor_beside(device: str) -> str:
-    """Return the full name of the processor in the task of `device`. `device`: the full name of a device."""
+    """Return the full name of the processor of the task that has `device`. `device`: the full name of a device."""
     return f"{device.rpartition('/device:')[0]}/device:{CPU}"
 
 
@@ -52,7 +52,7 @@ def on_device(device: str | None) -> AbstractContextManager[Any]:
 
 
 def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec, dispatch: RunDispatch) -> RunDispatch:
-    """Return a `worker.DispatchGraph` that runs the function `dispatch`. `what`: the shape and dtype of its first argument."""
+    """Return a `worker.DispatchGraph` that runs `dispatch`. `what`: shape and dtype of the graph's first argument."""
 
     def run(what: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         with on_device(CPU if accelerator_of(config) else None):

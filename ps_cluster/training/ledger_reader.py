@@ -32,7 +32,7 @@ class LedgerReader:
         """Create a reader.
 
         Args:
-          journals: one for each shard; empty if another process keeps the journals.
+          journals: the files to which the rows are copied, one for each shard; empty if another process copies them.
           on_rows: called with the new rows of each shard, once they are counted.
         """
         self._store = store
@@ -68,7 +68,7 @@ class LedgerReader:
 
     @property
     def pieces(self) -> list[Piece]:
-        """The piece of each journal that holds the rows read so far."""
+        """For each journal, its path, the number of rows read so far, and the checksum in the last of these rows."""
         return [journal.piece for journal in self._journals]
 
     def _keep_rows(self, ledgers: Ledgers) -> None:

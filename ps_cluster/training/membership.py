@@ -215,8 +215,8 @@ def update_members(workers: Mapping[int, str], keep_s: int | None) -> None:
 
     Args:
       workers: index → host:port.
-      keep_s: how many seconds servers keep this process's resources after its last sign of life; None for TensorFlow's
-        default.
+      keep_s: how many seconds servers keep this process's resources after its last sign of life; None for
+        TensorFlow's default.
     """
     server = server_def()
     for job in server.cluster.job:

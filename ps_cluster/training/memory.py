@@ -174,8 +174,8 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 def kept_for_workers(config: RunConfig) -> int:
     """Return the number of vectors, each as long as all weights, that the shards keep in addition to the weights.
 
-    The mode and the staleness method may need such vectors for each worker. If pulls get older versions
-    of the weights, to emulate more workers, the shards also keep these versions.
+    The mode and the staleness method may need such vectors for each worker. If pulls get older versions of the weights,
+    to emulate more workers, the shards also keep these versions.
     """
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
@@ -187,10 +187,9 @@ def kept_by_worker(config: RunConfig) -> int:
     """Return the number of vectors, each as long as all weights, that a worker keeps in addition to the weights.
 
     If compression omits a part of each push, the worker keeps the remainder of its earlier pushes, and that of the
-    current push.
-    With local steps, the worker also keeps its optimizer's slots, two more copies of its state while it writes the
-    state to files, and the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not count, because a
-    new leader frees them before it creates new variables.
+    current push. With local steps, the worker also keeps its optimizer's slots, two more copies of its state while it
+    writes the state to files, and the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not
+    count, because a new leader frees them before it creates new variables.
     """
     left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.synchrony.takes_local_steps:

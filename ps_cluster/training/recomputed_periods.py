@@ -29,7 +29,7 @@ class _RecomputedPeriods(RecomputedSteps):
         return None
 
     def _rounded(self, weights: np.ndarray) -> np.ndarray:
-        """Return weights, float64 [n], rounded to the dtype of the wire, as float32 [n]."""
+        """Return weights, float64 [n], rounded to the dtype in which they are sent, as float32 [n]."""
         return np.asarray(tf.cast(tf.cast(tf.constant(weights, tf.float32), self._dtype), tf.float32))
 
     def _batches_of(self, gradient: SampledGradient) -> list[int]:

@@ -57,7 +57,7 @@ AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried ag
 
 
 def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
-    """Return the number of workers with which the training began. `before`: the work of earlier leaders."""
+    """Return the number of workers with which the training began. `before`: the parts that earlier leaders trained."""
     return before[0].workers if before else config.mode_kind.emulated_workers(config)
 
 
@@ -86,7 +86,7 @@ class Saver:
           data: the name, sizes and checksum of the data set (`facts_of_data`).
           network: the path and shape of each variable. Neither `data` nor `network` may change when training continues.
           term: this leader's term number.
-          before: the parts of this training that earlier leaders did, in order (`LeaderStretch`).
+          before: the parts that earlier leaders trained, in order.
           rules: the settings that determine the values in this leader's ledger rows (`learning_rate.text_of_rules`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
@@ -243,9 +243,9 @@ class Saver:
     def save_last(self) -> None:
         """Save the last checkpoint, and remove the snapshots if they are useless now.
 
-        The snapshots stay if the shards have not applied the same steps at the last checkpoint, because a run with fewer
-        servers may have to continue from one of them. Only snapshots of this and earlier leaders are removed, because a later
-        leader may have begun while this one was frozen.
+        The snapshots stay if the shards have not applied the same steps at the last checkpoint, because a run with
+        fewer servers may have to continue from one of them. Only snapshots of this and earlier leaders are removed,
+        because a later leader may have begun while this one was frozen.
 
         Raises:
           RunFailed: the disk refuses the checkpoint.

@@ -60,7 +60,7 @@ class SessionStart:
         self._build = build
 
     def begin(self, *, resume: bool) -> None:
-        """Load the checkpoint to resume from, if any, and restart the clock. Call it before connecting.
+        """Load the checkpoint to resume from, if any, and restart the training clock. Call this before connecting.
 
         Raises:
           UserError: there is no checkpoint to resume from, or it belongs to a run with other settings.
@@ -80,7 +80,7 @@ class SessionStart:
             self.reporter.row("connecting")
 
     def continue_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
-        """Continue from a checkpoint, or begin anew if it is None, and restart the clock. Call this before `build`."""
+        """Continue from a checkpoint, or begin anew if it is None. Also restart the clock. Call this before `build`."""
         if checkpoint is not None:
             before, now = len(checkpoint.arrays[checkpoints.COUNTERS]), self.config.shards
             if now != before:
@@ -137,7 +137,7 @@ class Session:
     """
 
     def __init__(self, start: SessionStart, store: ParameterStore, compute: Compute):
-        """Open the journals, and remove states that are newer than the one from which training continues."""
+        """Open the journals (the ledgers' copies on disk). Remove states newer than the one to continue from."""
         self.store = store
         self.compute = compute
         mode, config = start.config.mode_kind, start.config
@@ -178,7 +178,7 @@ class Session:
         ]
 
     def start(self) -> None:
-        """Start the clock, just before the first step is scheduled."""
+        """Start the training clock. Call this just before the first step is scheduled."""
         if self.leads:
             self.saver.save_first()
         self.progress.clock.start()
@@ -193,7 +193,7 @@ class Session:
 
     @property
     def broken(self) -> TrainingOutcome | None:
-        """The outcome of a training that has to stop because it can't learn any more; None while it can learn."""
+        """The outcome if training has to stop because losses or weights are NaN or infinite; None otherwise."""
         return self._broken(least_steps=NO_LOSS_AFTER)
 
     def _broken(self, least_steps: int) -> TrainingOutcome | None:
@@ -235,7 +235,7 @@ class Session:
         return outcome
 
     def _result(self, outcome: TrainingOutcome, total: int | None) -> TrainingResult:
-        """Make the proof of the training. Write updates.csv and applies.csv; return the content of training.json.
+        """Check the ledger (the proof), and write updates.csv and applies.csv. Return the content of training.json.
 
         `total`: the number of updates that the run should have; None if it was stopped early.
         """

@@ -56,7 +56,7 @@ class SplitStep(TrainStep):
         """Compute a step; return the gradient and statistics of each part, with loss and metric of the whole network.
 
         Args:
-          step: int64 [].
+          step: the step id, int64 [].
           weights: the weights of each part, [n] with the part's number of weights n.
           statistics: the moving statistics of each part, float32 [m] with the part's number of statistics m.
         """

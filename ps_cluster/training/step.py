@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The index and pid of a worker: an int64 [] each in the graph that the worker runs, Python numbers elsewhere."""
+    """The index and the pid of a worker. Each is an int64 [] in the worker's graph, and a Python number elsewhere."""
 
     worker: tf.Tensor | int
     pid: tf.Tensor | int
@@ -204,7 +204,8 @@ class TrainStep(Compute):
         """Return the augmented batch with this number, int64 [].
 
         Args:
-          packed: the batch as it was packed, name → [B, ...]; empty if it still has to be read.
+          packed: the batch's examples as the packed data set has them, name → [B, ...]; empty if they still have to be
+            read.
         """
         from ps_cluster.data.augment import resized
         from ps_cluster.data.batches import as_batch

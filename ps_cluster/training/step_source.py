@@ -68,7 +68,10 @@ class StepSource(ABC):
 
     @abstractmethod
     def hand_out(self) -> Iterator[bool]:
-        """Schedule a dispatch (or one for every worker) and yield True. Yield False while the ledger has no room."""
+        """In each iteration, schedule a dispatch (or one for every worker) and yield True.
+
+        While the ledger has no room, schedule nothing and yield False.
+        """
 
     def repeat(self, steps: np.ndarray) -> None:
         """Give the open steps (int64 [k]) of a late dispatch to another worker too. By default this does nothing."""

@@ -18,7 +18,7 @@ def reason_against_rows(config: RunConfig) -> str | None:
 
 
 def check_keyed(config: RunConfig, tables: Tables) -> None:
-    """Raise UserError if the network has a `DynamicEmbedding`, but an update of the mode is a mean of gradients."""
+    """Raise UserError if the network has a `DynamicEmbedding`, but the mode averages the gradients of workers."""
     if tables.keyed and config.mode_kind.averages:
         raise UserError(
             f"mode.name: got '{config.mode.name}': an update of the DynamicEmbedding "

@@ -40,7 +40,7 @@ class WorkerState:
 
     Each leader has separate variables, because two leaders may work in one process if one of them was frozen for a while. The
     leaders share the files. A state that a newer leader wrote counts as newer than all states of an earlier leader. If training
-    has begun anew since then, the states that earlier leaders wrote do not count.
+    has been begun anew, the states that leaders wrote before that do not count.
 
     A dying process may leave the file that it writes incomplete. So the two files are written in turn, and one of them
     is always complete.
