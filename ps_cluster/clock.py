@@ -13,9 +13,9 @@ LONGEST_GAP_S = 2.0
 class AwakeClock:
     """A clock that counts the seconds in which this process ran. A gap between reads counts as `LONGEST_GAP_S` at most.
 
-    So if a whole run is frozen (control group, SIGSTOP, a laptop's suspend), the run does not exceed its limits, which
-    count only time in which the other processes could have answered. Read the clock at least every `LONGEST_GAP_S`
-    seconds.
+    If a whole run is frozen (by a control group, SIGSTOP, or a laptop's suspend), its time limits therefore do not
+    expire: they count only time in which the other processes could have answered. Read the clock at least every
+    `LONGEST_GAP_S` seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

@@ -22,9 +22,13 @@ _COMMAND = "ps-cluster"  # the command that an installation of this package prov
 
 
 def program(typed: str, folder: Path, python: str = sys.executable) -> str:
-    """Return the command to show in hints: the command that the user typed, if known, else one that works in `folder`.
+    """Return the command that starts this program, for use in hints, e.g. "ps-cluster" or "python cli.py".
 
-    `typed`: `sys.argv[0]`. `python`: the interpreter. If the command is installed, it is in the interpreter's folder.
+    It is the command that the user typed, if that is known. Otherwise it is a command that works in `folder`.
+
+    Args:
+      typed: `sys.argv[0]`.
+      python: the path of the interpreter. If the command `ps-cluster` is installed, it is in the same folder.
     """
     script = Path(python).parent / _COMMAND
     on_path = shutil.which(_COMMAND)
@@ -48,7 +52,7 @@ PROGRAM = program(sys.argv[0] if sys.argv else "", _current_folder())  # the com
 
 
 def how_to_install(python: str = "") -> str:
-    """Return how to install this package again. `python`: the Python to install it for, e.g. "python3.13"."""
+    """Return, in words, how to install this package again. `python`: the Python that gets it, e.g. "python3.13"."""
     if _INSTALLED:
         return f"install this package again{python and f', with {python}'}"
     return f"make clean install{python and f' PYTHON={python}'}"
@@ -76,7 +80,8 @@ def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
 def to_install(extra: str) -> str:
     """Return the command that installs the packages of an extra into the Python that runs this process.
 
-    The command names the packages of the extra, because a registry may have another package named ps-cluster.
+    `extra`: the name of a group of this package's optional dependencies. The command names each of their packages
+    instead of "ps-cluster[extra]", because a package registry may have another package named ps-cluster.
     """
     if (IMPORT_FOLDER / "pyproject.toml").is_file():
         import tomllib
@@ -94,7 +99,7 @@ def to_install(extra: str) -> str:
 
 
 def to_add(requirements: Iterable[str]) -> str:
-    """Return the command that installs packages into the Python that runs this process. That Python may have uv but no pip."""
+    """Return the command that installs packages into the Python of this process: by pip, or by uv if pip is missing."""
     pip = (sys.executable, "-m", "pip", "install")
     return shlex.join(
         [*(pip if util.find_spec("pip") else ("uv", "pip", "install", "--python", sys.executable)), *requirements]

@@ -24,7 +24,7 @@ class LogEvent:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line for people, with its event and the additional fields that a line in JSON contains for programs."""
+    """A log line for people, with its event and the additional fields for programs, which only a JSON log contains."""
 
     message: str
     event: LogEvent

@@ -96,7 +96,7 @@ class PartlyConnectedStrategy(tf.distribute.ParameterServerStrategy):
 
 
 def server_def() -> tf.train.ServerDef:
-    """Return a copy of the present description of the cluster. The public resolver has only the first description."""
+    """Return a copy of the cluster's current description. The public resolver has only that of the start."""
     present = tf.train.ServerDef()
     present.CopyFrom(context.get_server_def())
     return present
@@ -105,7 +105,10 @@ def server_def() -> tf.train.ServerDef:
 def update_server_def(changed: tf.train.ServerDef, keep_s: int | None) -> None:
     """Connect this process to the changed tasks of a cluster. The public call would discard the resources of all tasks.
 
-    `keep_s`: as for `PartlyConnectedStrategy`.
+    Args:
+      changed: the new description of the cluster.
+      keep_s: how many seconds servers keep this process's resources after its last sign of life, or None for
+        TensorFlow's default.
     """
     context.context().update_server_def(changed, keep_s or context._KEEP_ALIVE_SECS)
 
@@ -119,7 +122,11 @@ def abort_collectives(reason: str) -> None:
 
 
 def wait_at_barrier(name: str, within_s: float) -> None:
-    """Wait until all workers have called this, without the graph of a public all-reduce. Raises tf.errors.OpError."""
+    """Wait until all workers have called this with the same `name`, without the graph that a public all-reduce needs.
+
+    Raises:
+      tf.errors.OpError: another worker has not called this within `within_s` seconds, or has failed.
+    """
     context.context().wait_at_barrier(name, round(1000 * within_s))
 
 
@@ -152,11 +159,10 @@ def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.
 
 @contextlib.contextmanager
 def recorded_graphs() -> Iterator[list[Any]]:
-    """Yield a list. After the block, it contains the graphs of all functions that ran for the first time in the block.
+    """Record the graphs of all functions that run for the first time inside the block.
 
-    Each operation in these graphs has its device.
-
-    The public profiler records the times of operations, but not their devices.
+    Yield a list that is filled at the end of the block. Each operation in the graphs names the device that runs it. The
+    public profiler records the times of operations, but not their devices.
     """
     graphs: list[Any] = []
     context.context().enable_run_metadata()
@@ -179,7 +185,7 @@ def keep_from_folding(tensor: tf.Tensor) -> None:
 
 
 def frozen(graph: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
-    """Return a concrete function whose variables are constants. The public function for this needs a session."""
+    """Return a copy of a concrete function with constants instead of variables. The public function needs a session."""
     return convert_to_constants.convert_variables_to_constants_v2(graph)
 
 
@@ -331,7 +337,10 @@ def notes_of(output: tf.Tensor) -> list[tf.Tensor | None]:
 
 
 def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """Set the attributes `NOTES` of an output, where Keras's losses look for them, and return the output."""
+    """Attach the logits and the mask that `notes_of` returned to an output, and return the output.
+
+    They become the attributes `NOTES` of the tensor, where Keras's losses look for them.
+    """
     for name, note in zip(NOTES, notes, strict=True):
         if note is not None:
             setattr(output, name, note)

@@ -40,12 +40,15 @@ def trusted_files() -> list[str]:
 
 
 def set_trusted_files(files: Iterable[str]) -> None:
-    """Let this process, and the processes that it starts, run these files. Each is an absolute path."""
+    """Allow this process, and the processes that it starts, to run the code in these files, given as absolute paths."""
     os.environ[TRUSTED_FILES] = "\n".join(files)
 
 
 def take_caller_pid() -> str | None:
-    """Remove and return the caller's pid, so that child processes do not inherit it."""
+    """Return the pid of the program that started this command, or None if it is not set.
+
+    The pid is removed from the environment, so that child processes do not inherit it.
+    """
     return os.environ.pop(CALLER_PID, None)
 
 

@@ -32,10 +32,11 @@ for line in sys.stdin.buffer:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow into a task, or into a command that scores. Do nothing if it is already imported.
+    """Import TensorFlow without its first log lines, for a task or a command that scores models.
 
-    This takes a quarter to a third less processor time, and 95 MB less memory, than `import tensorflow`. Garbage collection
-    is off during the import, because all imported objects stay in memory.
+    Do nothing if TensorFlow is already imported. This takes a quarter to a third less processor time, and 95 MB less
+    memory, than `import tensorflow`. Garbage collection is off during the import, because all imported objects stay in
+    memory.
     """
     if "tensorflow" in sys.modules:
         return
@@ -74,9 +75,10 @@ def without_first_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_lines(dropped: Sequence[str]) -> Iterator[None]:
-    """Drop lines with one of the texts `dropped` from standard error inside the block. The lines of a crash are kept.
+    """Inside the block, drop the lines of standard error that contain one of the texts `dropped`.
 
-    Drop nothing if TF_CPP_MIN_LOG_LEVEL asks for all lines.
+    All other lines are kept, even those that a crash prints just before the process ends. If TF_CPP_MIN_LOG_LEVEL asks
+    for all lines, none is dropped.
     """
     if os.environ.get(LEVEL) in _SHOWS_ALL:
         yield

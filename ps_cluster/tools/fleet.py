@@ -69,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True)
 class EndedJob:
-    """A run that is over. `why` is the reason of a failure, in one line."""
+    """A run that has ended, and its outcome. `why` is the reason of a failure, in one line."""
 
     job: Job
     outcome: JobOutcome
@@ -77,7 +77,7 @@ class EndedJob:
 
 
 class Fleet:
-    """Runs that are trained, at most `at_once` at a time. They end with this process, however this process ends."""
+    """Runs of which at most `at_once` train at a time. If this process ends, even by SIGKILL, all of them end too."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Fleet:
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
     def ask_to_stop(self, job: Job) -> None:
-        """Ask a run to stop: it finishes its steps, writes a checkpoint and scores it. After a second call it ends at once."""
+        """Ask a run to finish its steps, write a checkpoint, score it and end. A second call ends it at once."""
         self._told_to_stop.add(job.task)
         self._supervisor.signal(job.task, signal.SIGTERM)
 
@@ -184,7 +184,7 @@ def _outcome(root: Path) -> str | None:
 
 
 def _can_resume(job: Job) -> bool:
-    """Return whether the run directory has a checkpoint or a snapshot, and was written with these settings."""
+    """Return whether the run directory has a checkpoint or a snapshot, and was written with the job's settings."""
     run_dir = RunDir(job.root)
     if not run_dir.config.is_file() or not any(checkpoints.steps(states) for states in run_dir.states):
         return False
@@ -199,9 +199,9 @@ def _remove(job: Job) -> None:
 
 
 def config_at_once(values: Mapping[str, object]) -> RunConfig:
-    """Return the configuration of a run that is scored, and trained at the same time as other runs.
+    """Return the configuration of a run that trains at the same time as other runs, and whose checkpoints are scored.
 
-    `values`: dotted key → value. Raises UserError for values that don't fit.
+    `values`: the settings of the run, dotted key → value. Raises UserError for values that don't fit.
     """
     judged = {"evaluation.draw_results": False, "cluster.evaluator": True}
     config = build_config(None, {**values, **judged})
@@ -219,9 +219,10 @@ def train_at_once(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] | None = None,
 ) -> int:  # fmt: skip
-    """Train until no run is left, or until a stop is requested. Return the exit code.
+    """Train runs until no run is left, or until a stop is requested. Return the exit code.
 
-    The first stop request drains the runs, and the second one ends them at once. After `DRAIN_S` they are killed.
+    After the first stop request, the runs finish their current steps, write a checkpoint and score it. A second request
+    ends them at once. Runs that have not ended `DRAIN_S` seconds after the first request are then ended, too.
 
     Args:
       start_next: starts the next run in `fleet`, and returns whether there was one.

@@ -41,7 +41,10 @@ OFF_WITH_TIME_LIMIT = {
 
 
 class PlannedArm(BaseModel):
-    """An arm: a mode, and the settings of this arm by dotted key. `batches` replaces the batches of the comparison."""
+    """An arm of a comparison, which is a way to train: a mode, and the settings `set` of this arm by dotted key.
+
+    If `batches` is set, it replaces the `batches` of the comparison.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
@@ -78,7 +81,7 @@ class Comparison(BaseModel):
     settings: Annotated[dict[str, Any], AfterValidator(flat)] = {}
 
     def arms_by_batch(self) -> Iterator[tuple[Batch, PlannedArm]]:
-        """Yield each arm with each of its batches."""
+        """Yield each arm once with each of its `batches`, i.e. with "same_per_update", "same_per_worker", or both."""
         for batch in BATCHES:
             for arm in self.arms:
                 if batch in (arm.batches or self.batches):
@@ -100,7 +103,7 @@ class PlannedRun:
 
 
 class WrittenPlan(BaseModel):
-    """The fields of the file PLAN that are read again. The file also has the other fields of `Comparison`."""
+    """The fields of comparison.yaml that are read back from the file. It also has the other fields of `Comparison`."""
 
     settings: dict[str, Any] | None = None
     seeds: int = 0
@@ -108,7 +111,7 @@ class WrittenPlan(BaseModel):
     rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
 
     def is_part_of(self, other: WrittenPlan) -> bool:
-        """Return whether the other plan has at least as many seeds, and its first runs are all runs of this plan."""
+        """Return whether the other plan has at least as many seeds as this one, and begins with this one's runs."""
         count = len(self.trained_in_this_order)
         return self.seeds <= other.seeds and other.trained_in_this_order[:count] == self.trained_in_this_order
 
@@ -141,7 +144,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
 
 
 def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
-    """Return the comparison with absolute paths of the code and data that it names, and trust this code from now on.
+    """Return the comparison with absolute paths to the code and data that it names. This code may run from now on.
 
     Relative paths start at `folder`.
     """
@@ -210,7 +213,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
 
 def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
-    """Raise UserError if settings contradict the length of the runs, or the moments at which runs are scored."""
+    """Raise UserError if settings contradict the length and the scoring times that the comparison sets for its runs."""
     if (every := given.get("checkpoints.every_seconds")) is not None:
         after, instead = "numbers of examples", "set score_every_epochs in the comparison's file instead"
         if comparison.seconds is not None:
@@ -293,13 +296,19 @@ def _digest(text: str) -> str:
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
+    """Return whether the learning rate and momentum are those that the network's recipe has for such a training.
+
+    A recipe may have rates for a mode, a number of workers and a batch size.
+    """
     found = rates_found(config)
     return found is not None and found.are_used_by(config)
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return the batch size per worker with which an update has workers x batch size examples in every mode."""
+    """Return the batch size per worker with which every mode uses the same number of examples for an update.
+
+    This number is `workers` times the batch size in `config`. Raises UserError if the mode can't split it equally.
+    """
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
     if left:
@@ -312,7 +321,7 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 
 
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
-    """Return the configuration with the length, scoring and pinning that all runs have unless an arm sets them."""
+    """Return the configuration with the length, scoring and CPU pinning that runs have unless an arm sets them."""
     values: dict[str, Any] = {"evaluation.after_training": True}
     if (seconds := comparison.seconds) is not None:
         values |= OFF_WITH_TIME_LIMIT | {

@@ -77,7 +77,7 @@ def _curves(
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return, for each diverged run of each arm, the x of the first score that shows the divergence."""
+    """Return the x values of the crosses that mark diverged runs, by arm: each is that of the first diverged score."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):

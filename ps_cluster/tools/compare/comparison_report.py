@@ -125,9 +125,10 @@ def print_report(report: WrittenReport, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the user's target, or else the hardest round number that every run crossed between two of its scores.
+    """Return the score by which runs are compared in the time that they needed to reach it: `target`, or a default.
 
-    Runs that diverged are ignored. The default is None if there is no such number, or if guessing would reach it.
+    The default is the hardest round number that every run crossed between two of its scores. Runs that diverged are
+    ignored. Return None if `target` is None and there is no such number, or if a model that guesses would reach it.
 
     Raises:
       UserError: the metric can't have the user's target.
@@ -173,7 +174,10 @@ def _overview(groups: Sequence[Group], target: float | None, limit_s: float | No
 
 
 def _scored(records: Sequence[Record], limit_s: float | None) -> str:
-    """Return how many scores each run has and, without a time limit, whether they are at equal numbers of examples."""
+    """Return, in words, how many scores each run has.
+
+    If `limit_s` is None, also say whether all runs were scored after the same numbers of examples.
+    """
     not_diverged = [record for record in records if not record.diverged] or list(records)
     counts = sorted({len(record.scores) for record in not_diverged})
     if limit_s is not None:

@@ -47,9 +47,10 @@ def train_all(
 
     A comparison that was made with fewer seeds is continued with the seeds that are new.
 
-    Return the run directories in the order of the plan, and an exit code: that of the first run that failed, that of a
-    signal that asked to stop before all runs were trained, or else 0. An interrupted run is trained again from its
-    beginning, so that its times belong to one training.
+    An interrupted run is trained again from its beginning, so that its times belong to one training.
+
+    Return the run directories in the order of the plan, and an exit code. If a run failed, this is the run's exit code.
+    If a signal asked to stop before all runs were trained, it is the exit code for this signal. Otherwise it is 0.
 
     Args:
       output: the folder of the comparison; the caller holds its lock (files/locks.py).
@@ -78,7 +79,10 @@ def train_all(
 
 
 def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset) -> RunConfig:
-    """Return the complete configuration of a run. Raises UserError if its settings do not fit the data or `seconds`."""
+    """Return the complete configuration of a run.
+
+    Raises UserError if its settings do not fit the data or the comparison's time limit (`seconds`).
+    """
     complete = complete_config(config, dataset)
     if comparison.seconds is not None and complete.schedule.kind != CONSTANT:
         raise UserError(
@@ -89,9 +93,10 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
 
 
 def _with_compiled_rate(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the learning rate with which the network was compiled, if all arms use its optimizer.
+    """Return the comparison with the learning rate of the compiled network as a setting of all runs.
 
-    The plan scales learning rates from arm to arm, so it has to know this rate.
+    If an arm does not use the optimizer of the compiled network, return the comparison unchanged. The plan scales
+    learning rates from arm to arm, so it has to know this rate.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison

@@ -60,7 +60,10 @@ class Estimate:
 
 
 def t_quantile(degrees: float, percent: int = 95) -> float:
-    """Return half the width of a 95 or 99 % interval, in standard errors. `degrees`: degrees of freedom, 1 or more."""
+    """Return the quantile of Student's t that is half the width of a 95 or 99 % interval, in standard errors.
+
+    `degrees`: degrees of freedom, 1 or more.
+    """
     return _QUANTILES[percent][bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
 
 
@@ -96,7 +99,7 @@ def difference(of: SeededValues, against: SeededValues) -> Estimate:
 
 
 def ratio(of: SeededValues, against: SeededValues) -> Estimate:
-    """Return the ratio of the geometric means, with an interval from the logarithms. All values must be above 0."""
+    """Return the ratio of the geometric means. Its interval is computed from the logarithms. All values must be > 0."""
     found = difference(*(SeededValues(one.seeds, tuple(map(math.log, one.values))) for one in (of, against)))
     low, high = (None if log is None else math.exp(log) for log in (found.low, found.high))
     return replace(found, mean=math.exp(found.mean), low=low, high=high)

@@ -37,8 +37,8 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
     """Return, in words, the differences in what all runs must have in common: data, network, precision, most settings.
 
     Args:
-      arm_keys: dotted keys that individual arms of this comparison set. Runs may differ in these settings and in those of
-        `_OF_AN_ARM`.
+      arm_keys: dotted keys that individual arms of this comparison set. Runs may differ in these settings, and in the
+        settings that every comparison may vary, e.g. the mode, the number of workers and the learning rate.
     """
     may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
     settings = [
@@ -83,7 +83,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
       force: if an unequal property makes the comparison unfair, return a sentence on it instead of raising an error.
       arm_keys: dotted keys that individual arms of this comparison set.
     Raises:
-      UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
+      UserError: the comparison would be unfair and `force` is not set, the metrics differ, or one run was given twice.
     """
     roots = [record.root for record in records]
     twice = next((root for root in roots if roots.count(root) > 1), None)
@@ -158,7 +158,7 @@ def _list(seeds: Sequence[int]) -> str:
 
 
 def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield warnings about learning rates that were only scaled, and about recipes without rates for some modes."""
+    """Yield warnings about learning rates that were scaled, not tuned, and about recipes without rates by mode."""
     scaled = {
         f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
         for group in groups

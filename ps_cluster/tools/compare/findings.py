@@ -20,7 +20,12 @@ Row = dict[str, object]
 
 
 def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[float]) -> list[Row]:
-    """Return a row for each run, group by group."""
+    """Return a row of rows.csv for each run, group by group.
+
+    Args:
+      target: the score to which time and examples are measured, if any.
+      times: the seconds of training after which the metric is a column, too.
+    """
     workers = _worker_indices(groups)
     return [
         {
@@ -40,11 +45,12 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
+    """The results of a group of runs that differ only in the seed.
 
-    If some runs don't have a number (they did not reach the target, or have no metric because they diverged), its `n`
-    is the number of the other runs. If a run has no metric, the metric has only a mean, without a standard deviation
-    and an interval, because the other runs are not a random sample.
+    Each measure has an estimate: the mean over the runs and, with at least two runs, a standard deviation and an
+    interval. Some runs may lack a measure, because they did not reach the target or diverged. The estimate is then
+    computed from the other runs, and its `n` is their number. If a run lacks the metric, the estimate of the metric is
+    only a mean, without standard deviation and interval, because the other runs are not a random sample.
 
     Attributes:
       estimates: the estimate of each measure, by the measure's column. `finding[measure]` returns one of them.
@@ -75,22 +81,22 @@ class GroupFinding:
         )
 
     def __getitem__(self, measure: Measure) -> Estimate | None:
-        """Return the estimate of a number; None if no run has it."""
+        """Return the estimate of a measure; None if no run has a value for it."""
         return self.estimates[measure.column]
 
     def mean(self, measure: Measure) -> float | None:
-        """Return the mean of a number; None if no run has it."""
+        """Return the mean of a measure; None if no run has a value for it."""
         found = self[measure]
         return None if found is None else found.mean
 
     def runs_with(self, measure: Measure) -> str:
-        """Return how many runs have a number, e.g. " (1 of 3 runs)"; "" if all have it."""
+        """Return, as text, how many runs have a value for a measure, e.g. " (1 of 3 runs)"; "" if all runs have one."""
         found, runs = self[measure], len(self.group.records)
         count = found.n if found else 0
         return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the numbers as a row of groups.csv, with a column for the idle share of each of `workers`."""
+        """Return the estimates as a row of groups.csv. Each worker index in `workers` gets a column for its idle share."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.measures.target, "diverged": group.diverged}
@@ -106,7 +112,7 @@ class GroupFinding:
 
 
 def group_rows(findings: Sequence[GroupFinding]) -> list[Row]:
-    """Return a row for each group."""
+    """Return a row of groups.csv for each group."""
     workers = _worker_indices([one.group for one in findings])
     return [one.row(workers) for one in findings]
 

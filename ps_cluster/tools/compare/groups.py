@@ -37,7 +37,7 @@ class Group:
 
     @property
     def batch(self) -> int:
-        """Examples per update."""
+        """The number of examples per update."""
         return self.first.config.examples_per_update
 
     @property
@@ -58,7 +58,7 @@ class Group:
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> SeededValues | None:
-        """Return `of(run)` for each run; None if `of` returns None for a run."""
+        """Return `of(run)` for all runs, with their seeds; None if `of` returns None for at least one run."""
         values = self.values(of)
         return SeededValues(self.seeds, tuple(values)) if len(values) == len(self.records) else None
 
@@ -91,11 +91,12 @@ def stragglers(groups: Sequence[Group]) -> list[str]:
 
 
 def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[View]:
-    """Return the views of each straggler.
+    """Return the views, i.e. the sets of groups that are compared with each other, for each straggler.
 
-    One view has the groups with the baseline's batch per update, another view those with its batch per worker. Groups
-    that share neither batch with the baseline are in a last view, which has no baseline. The baseline is the arm called
-    `baseline`; without a name it is the arm "sync" if there is one, else the first arm.
+    One view has all groups with the same batch per update as the baseline. Another view has all groups with the same
+    batch per worker as the baseline. Groups that share neither batch with the baseline are in a last view, which has no
+    baseline. The baseline is the arm called `baseline`. If this is None, it is the arm "sync" if there is one, else the
+    first arm.
 
     Raises:
       UserError: no arm is called `baseline`.

@@ -91,7 +91,7 @@ class Measures:
 
     @property
     def target_is_limit(self) -> Measure:
-        """1 if the time and the examples to the target are upper limits, else 0."""
+        """The measure that is 1 if the time and the examples to the target are only upper limits, else 0."""
         return self._reached("target_is_limit", lambda found: found.is_limit)
 
     def _reached(self, column: str, read: Callable[[Reached], float | None]) -> Measure:

@@ -14,14 +14,14 @@ from ps_cluster.runs.result_rows import Better, CheckpointScores, Split
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over the examples that judge a run. Its values are those of summary.json. Pages show `scale` x value.
+    """A metric by which runs are compared. Its values are those in summary.json. Pages show `scale` x value.
 
     Attributes:
       noun: its name in the rows of evaluation results, such as "accuracy" or "auc".
       larger_is_better: whether larger values are better.
       most: the largest possible value.
       least: the smallest possible value.
-      examples: "test", or "validation" for held-out training examples.
+      examples: the examples it is measured on: "test", or "validation" for held-out training examples.
       scale: the factor from a value to the number that is shown.
       unit: the unit of shown numbers, e.g. "%"; "" for a number without a unit, or in the units of the targets.
       spec: the format of shown numbers.
@@ -139,7 +139,8 @@ _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
     """Return the metric that has this name in the rows of evaluation results, and is measured on `examples`.
 
-    `better`: which values are better; None if `BETTER` has the metric.
+    `better`: whether larger ("max") or smaller ("min") values are better. It may be None for a metric that
+    `runs.monitor.BETTER` lists.
     """
     better = better or BETTER[name]
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)

@@ -54,12 +54,15 @@ class Reached:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. Shares and accuracies are from 0 to 1. Values that a mode does not record are None or empty.
+    """The data of a finished run that a comparison uses. Shares and accuracies are from 0 to 1.
+
+    Values that a mode does not record are None or empty.
 
     Attributes:
       best: the best value of the metric among the checkpoints whose loss is finite.
-      idle_shares: the share of training in which each worker was neither computing nor slow on purpose. It is 1 for a
-        worker without any accepted gradient. The mapping is empty if no worker has an accepted gradient.
+      idle_shares: worker index → the share of the training time in which this worker was neither computing nor slowed
+        down on purpose. It is 1 for a worker without any accepted gradient. The mapping is empty if no worker has an
+        accepted gradient.
     """
 
     root: Path
@@ -97,9 +100,10 @@ class Record:
 
     @property
     def final(self) -> float | None:
-        """The metric of the last scored checkpoint, or at the time limit if there is one; None for a run that diverged.
+        """The metric of the last scored checkpoint or, if a time limit ended the training, at this limit.
 
-        After its time limit, a run still finishes the steps under way, which take longer with a slow worker.
+        It is None for a run that diverged, or that has no score at the limit (`after`). The last checkpoint may come
+        after the limit, because a run still finishes its current steps, which take longer with a slow worker.
         """
         if self.diverged:
             return None
@@ -155,7 +159,7 @@ def limit_of(records: Sequence[Record]) -> float | None:
 
 
 def work_of(summary: Summary) -> dict[str, str | None]:
-    """Return the data set, network and precision of a run. A comparison has to know each of them."""
+    """Return the data set, network and precision of a run, by name. A comparison has to know each of them."""
     return {
         "dataset": summary.dataset,
         "dataset_kind": summary.dataset_kind,
