@@ -57,7 +57,7 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return the settings of this arm for `case`, with which it trains on as many examples as all other arms.
+        """Return the configuration of `case` for this arm. All arms train on the same number of examples.
 
         An arm that sets `training.steps` itself keeps this number of updates. If neither the arm nor `case` sets
         `training.steps`, it is None in the result.
@@ -153,7 +153,7 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
 
 
 def with_torch(chosen: Sequence[BenchArm], python: Path | None, timeout_s: float = TORCH_TIMEOUT_S) -> list[BenchArm]:
-    """Return the arms. Those that need PyTorch get `python` as their interpreter.
+    """Return the arms in `chosen`. Those that need PyTorch get `python` as their interpreter.
 
     Raises:
       UserError: an arm needs `python`, and this is None or can't import PyTorch within `timeout_s`.

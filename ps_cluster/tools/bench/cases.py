@@ -71,8 +71,10 @@ def benchmark(
 def cases(
     models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, object]
 ) -> list[RunConfig]:
-    """Return a complete configuration with `values` for each pair of a model and a precision.
+    """Return the complete configuration of each case, i.e. of each pair of a model and a precision.
 
+    Args:
+      values: settings of all cases, by dotted key.
     Raises:
       UserError: the settings do not fit the data set, or only some of the arms would use one of the settings.
     """
@@ -95,18 +97,25 @@ def cases(
 
 
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError if a key of `values` begins with one of `chosen`: the benchmark `name` sets them itself."""
+    """Raise UserError if `values` has a setting that the benchmark `name` chooses itself.
+
+    `chosen`: the dotted keys of these settings, or the beginnings of their keys.
+    """
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
 
 
 def known_steps(model: str) -> int | None:
-    """Return the number of updates in one measurement of 32x32 images; None for a network of unknown speed."""
+    """Return the number of updates in one measurement with 32x32 images; None for a network of unknown speed."""
     return IMAGES[model] // BATCH_SIZE if model in IMAGES else None
 
 
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
-    """Return a complete configuration with `values`. `training.steps` is None if the right number is unknown."""
+    """Return the complete configuration of a case. `values` replace settings of it, by dotted key.
+
+    `training.steps`, the number of updates in one measurement, is None if it is not in `values` and the speed of the
+    network on these data is unknown.
+    """
     shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
     overrides = {
         **UPDATES_ONLY, **RULE, "model.name": model, "model.precision": precision,
@@ -121,7 +130,10 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
 def with_length(
     case: RunConfig, arm: BenchArm, packed: PackedDataset, notify: Notify, rate: RateOf = rate_of
 ) -> RunConfig:
-    """Return `case` with a number of updates. If `case` has none, short runs of `arm` find the number."""
+    """Return `case` with a number of updates (`training.steps`).
+
+    If `case` has no such number, short runs of `arm` find it: a measurement then takes about `MEASUREMENT_S` seconds.
+    """
     if case.training.steps is not None:
         return case
     steps = FEWEST_STEPS

@@ -147,9 +147,10 @@ def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes
 
 
 def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Iterator[Batch]:
-    """Yield, without end, the batches of process `rank`: images as `normalised` returns them, and int64 labels [B].
+    """Yield the batches of process `rank`, without end.
 
-    As in `ps_cluster/data`, one gather operation reads all pixels of a batch.
+    A batch has normalised images, float32 [B, 3, 32, 32], and their labels, int64 [B]. As in `ps_cluster/data`, one
+    gather operation reads all pixels of a batch.
 
     Args:
       dataset: data with at least `processes` batches.
@@ -166,9 +167,9 @@ def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: i
 
 
 def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield, without end, the epoch and the example numbers, int64 [B], of each batch of process `rank`.
+    """Yield, without end, the epoch and the indices of the examples, int64 [B], of each batch of process `rank`.
 
-    B is the batch size per worker. `examples`: the number of examples, enough for at least `processes` batches.
+    B is the batch size per worker. `examples`: the number of training examples, enough for `processes` batches or more.
     """
     size = config.batch_size_per_worker
     for epoch in count():
@@ -181,7 +182,9 @@ def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.nda
     """Return the indices, int64 [B, 32, 32], of the pixels that `augment.crop_and_flip` would take for images `ids`.
 
     Args:
-      ids: int64 [B]. shifts: the shifts of rows and of columns, int64 [2, B]. mirrored: bool [B].
+      ids: the indices of the images, int64 [B].
+      shifts: by how many pixels the rows and the columns of each image are shifted, int64 [2, B].
+      mirrored: whether left and right of each image are exchanged, bool [B].
     """
     line = np.arange(SIDE)
     across = np.where(mirrored[:, None], SIDE - 1 - line, line)
@@ -248,7 +251,7 @@ NETWORKS = {"tutorial_cnn": tutorial_cnn, "cifar_tf_cnn": cifar_tf_cnn, "airbenc
 
 
 def build(name: str, activation: str) -> nn.Module:
-    """Return a network for ten classes in channels_last, which oneDNN's kernels take without a copy."""
+    """Return a network for ten classes in memory format channels_last, which oneDNN's kernels take without a copy."""
     return NETWORKS[name](ACTIVATIONS[activation]).to(memory_format=torch.channels_last)
 
 

@@ -25,7 +25,7 @@ from ps_cluster.tools.bench.ddp import Batch, DdpConfig, Work, ids_of_batches, m
 
 
 class TableConfig(DdpConfig):
-    """The settings of training on tables."""
+    """The settings of training a network with embedding tables."""
 
     rows: int = Field(validation_alias=AliasPath("data", "rows"))
     row_width: int = Field(validation_alias=AliasPath("model", "row_width"))
@@ -36,7 +36,7 @@ class TableConfig(DdpConfig):
 
 
 class Dlrm(nn.Module):
-    """The layers of `models/networks/dlrm.py`, for `columns` tables of equal size."""
+    """The network of `models/networks/dlrm.py` in PyTorch, with `columns` embedding tables of equal size."""
 
     def __init__(self, rows: int, columns: int, numbers: int, width: int, bottom: Sequence[int], top: Sequence[int]):
         super().__init__()
@@ -52,7 +52,7 @@ class Dlrm(nn.Module):
 
         Args:
           keys: row numbers in `tables`, int64 [B, columns].
-          numbers: float32 [B, N].
+          numbers: the numeric inputs, float32 [B, N].
         """
         rows = self.tables(keys.view(-1, 1)).view(*keys.shape, -1)
         dense = self.bottom(numbers)
@@ -71,9 +71,10 @@ def _dense(inputs: int, units: Sequence[int]) -> nn.Sequential:
 def batches(
     inputs: Mapping[str, np.ndarray], targets: np.ndarray, config: TableConfig, rank: int, processes: int
 ) -> Iterator[Batch]:
-    """Yield batches without end.
+    """Yield the batches of process `rank`, without end.
 
-    A batch has row numbers in `Dlrm.tables`, int64 [B, columns]; numbers, float32 [B, N]; and targets, float32 [B].
+    A batch has row numbers in `Dlrm.tables`, int64 [B, columns]; the numeric inputs, float32 [B, N]; and the targets,
+    float32 [B].
     """
     firsts = config.rows * np.arange(inputs["categories"].shape[1])
     for _, ids in ids_of_batches(len(targets), config, rank, processes):

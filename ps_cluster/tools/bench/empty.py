@@ -63,7 +63,10 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
 
 
 class EmptyStep(Compute):
-    """A step that computes only the learning rate and the ids of the examples, which runs/proof.py checks."""
+    """A step that computes only the learning rate and the ids of its examples. It pushes the weights as the gradient.
+
+    The ids are needed by the proof, the check of the ledger after a run (runs/proof.py).
+    """
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._config, self._examples = config, train_examples

@@ -51,9 +51,9 @@ from ps_cluster.training.step import TrainStep
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:
-    """Return a network with the same layers as the cluster's network, and Keras's optimizer for the cluster's rule.
+    """Return a network with the same layers as the cluster's network, and Keras's optimizer for the same update rule.
 
-    The rule is adagrad, or that of `cases.RULE`.
+    The rule must be adagrad or, as in `cases.RULE`, SGD with Nesterov momentum.
     """
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
@@ -119,7 +119,10 @@ def train_alone(root: Path, make_step: Callable[[RunConfig, PackedDataset], Trai
 
 
 def train_by_variables(job: TrainingJob) -> None:
-    """Train all steps, and write what the launcher and the summary need. The ledger stays empty."""
+    """Train as TensorFlow's tutorial does: pull and push each variable separately. Return after all steps.
+
+    Write the files that the launcher and the summary need. The ledger, the table of accepted pushes, stays empty.
+    """
     config, run_dir, dataset = job.config, job.run_dir, job.dataset
     coordinator, _ = connect(job.cluster, job.leading)
     with coordinator.strategy.scope():

@@ -74,9 +74,9 @@ def rate_of_a_core(root: Path, all_are_ready: Barrier, part: int) -> float:
 
 
 def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return a graph of (first step id, weights, statistics) that computes `STEPS_PER_CALL` steps.
+    """Return a `tf.function` of (id of the first step, weights, statistics) that computes `STEPS_PER_CALL` steps.
 
-    The graph returns the sum of all results, float32 [], because TensorFlow leaves out computations that no result needs.
+    It returns the sum of all results, float32 [], because TensorFlow leaves out computations that no result needs.
     """
 
     @tf.function(autograph=False)

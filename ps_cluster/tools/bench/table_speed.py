@@ -84,7 +84,9 @@ def jobs(
     `values` set the same number for all arms.
 
     Args:
-      values: settings of all arms.
+      values: settings of all arms, by dotted key.
+      measured: the arms.
+      rate: measures the rate of an arm in the short runs.
     """
     for sizes in _sizes(values):
         one = case("dlrm", "float32", packed, {**DEFAULTS, **values, **sizes})

@@ -99,12 +99,18 @@ def ratios(rates: Rates, one: str, other: str) -> list[float]:
 
 
 def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
-    """Return the share of its rate that a slowed arm keeps, in each round; None for an arm that is not slowed."""
+    """Return a slowed arm's rate divided by the rate of the same arm without slow workers, in each round.
+
+    Return None for an arm that is not slowed.
+    """
     return ratios(rates, arm.name, arm.slowed) if arm.slowed else None
 
 
 def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
-    """Return the share that a slowed arm keeps, divided by the share that is ideal; None for an arm that is not slowed."""
+    """Return the result of `kept` divided by the share that an ideal cluster would keep (`BenchArm.ideal`).
+
+    Return None for an arm that is not slowed.
+    """
     shares = kept(rates, arm)
     return None if shares is None else [share / arm.ideal for share in shares]
 
@@ -132,8 +138,10 @@ def report(
     If an arm fails or the user stops, the table of the finished jobs is printed before the exception is raised.
 
     Args:
-      output: a JSON file that gets all results so far after each job.
-    Raises: as `measure`.
+      output: a JSON file, into which all results so far are written after each job.
+    Raises:
+      UserError: a job's case does not fit an arm.
+      RunFailed: an arm failed, or ended before it had a rate.
     """
     results: list[Result] = []
     try:
@@ -188,9 +196,9 @@ def _lines(results: Sequence[Result]) -> Iterator[tuple[Result, BenchArm]]:
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     """Return the columns of the table of `arms`.
 
-    They are the rate of each arm, and the rate of the first arm (`first_of`) divided by it. If some arms have slow
-    workers, two more columns have the share of its rate that such an arm keeps, and this share divided by the ideal
-    share.
+    The first column has the rate of each arm. The second column has the rate of the arm `first_of(arms)` divided by the
+    rate of each arm. If some arms have slow workers, two more columns have the share of its rate that such an arm
+    keeps, and this share divided by the share that an ideal cluster would keep.
     """
     first = first_of(arms).name
 
@@ -210,7 +218,7 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
 
 
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
-    """Print a line for each arm of each case, then the share of its rate that each slowed arm should keep ideally."""
+    """Print a line for each arm of each case, then the share of its rate that each slowed arm would keep ideally."""
     title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):

@@ -96,7 +96,7 @@ class GroupFinding:
         return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the estimates as a row of groups.csv. Each worker index in `workers` gets a column for its idle share."""
+        """Return the estimates as a row of groups.csv. `workers`: the indices of the workers with an idle share."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.measures.target, "diverged": group.diverged}

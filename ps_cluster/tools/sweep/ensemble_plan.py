@@ -91,9 +91,9 @@ def read_ensemble(
 
 
 def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None = None) -> list[Job]:
-    """Return the members, whose run directories are in the folder `output`.
+    """Return the runs that train the members. Their run directories are in the folder `output`.
 
-    With a data set, the configurations of the members are complete. Raises UserError if settings don't fit.
+    Their configurations are complete only if `dataset` is given. Raises UserError if settings don't fit.
     """
     members = []
     for index in range(ensemble.count):
@@ -115,7 +115,10 @@ def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None =
 
 
 def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
-    """Yield a line for each member, then the mode and the memory. Raises UserError as `members_of` does."""
+    """Yield a line for each member, then lines about the mode and the expected memory.
+
+    Raises UserError if settings don't fit.
+    """
     members = members_of(ensemble, Path())
     for member in members:
         yield f"{member.root.name}: {member.config.training.sample} of the training examples"

@@ -17,7 +17,7 @@ from ps_cluster.runs.result_rows import MetricText
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores over the test examples.
+    """The scores of a model over the test examples.
 
     Attributes:
       metric: the objective's metric: an accuracy, from 0 to 1, or an error.

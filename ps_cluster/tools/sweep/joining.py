@@ -29,7 +29,7 @@ BATCH_SIZE = 100
 
 
 def load_member(config: RunConfig, root: Path, dataset: PackedDataset) -> keras.Model:
-    """Return a member's network with the weights of its last step, and predictions as its only output (`predicting`).
+    """Return a member's network with the weights of its last step. Its only output is the prediction.
 
     Raises UserError if the training has not ended, or if its last checkpoint can't be read.
     """
@@ -87,7 +87,7 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
 
 
 def _scores(found: np.ndarray, *, calibrated: bool) -> Scores:
-    """Return the scores of one model from float32 [3, examples]: metric, loss and confidence of each example."""
+    """Return the scores of one model. `found`: metric, loss and confidence of each example, float32 [3, examples]."""
     metric, losses, confidence = found.astype(np.float64)
     calibration_error = Calibration.of(confidence, metric > 0.5).expected_error if calibrated else None
     return Scores(float(metric.mean()), float(losses.mean()), calibration_error)

@@ -26,8 +26,8 @@ class SearchMethod:
     Attributes:
       name: the name by which you choose it.
       summary: what it does, in a few words.
-      is_grid: whether all combinations are tried. They are put into the study's queue: Optuna's GridSampler can't be
-        used with ask and tell (its `after_trial` calls `Study.stop`, which raises there:
+      is_grid: whether all combinations are tried. They are put into the queue of Optuna's study, because Optuna's
+        GridSampler can't be used with ask and tell (its `after_trial` calls `Study.stop`, which raises there:
         https://github.com/optuna/optuna/issues/4121).
       halves: whether trials are stopped early at the rungs 1/9 and 1/3 of the training, by asynchronous successive
         halving: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning".
@@ -42,7 +42,7 @@ class SearchMethod:
     learns: bool = False
 
     def count(self, space: Space, wanted: int | None) -> int:
-        """Return the number of trials. Raises UserError if the method can't have `wanted` trials."""
+        """Return the number of trials. Raises UserError if the method can't have the `wanted` number."""
         if not self.is_grid:
             return TRIALS if wanted is None else wanted
         size = space.size_of_grid()
@@ -60,7 +60,7 @@ class SearchMethod:
         return TPESampler(seed=seed, constant_liar=True) if self.learns else RandomSampler(seed=seed)
 
     def pruner(self) -> BasePruner:
-        """Return Optuna's pruner. Its steps are the stages of a trial."""
+        """Return Optuna's pruner. It counts a trial's training in stages, which are `STAGES` equal parts."""
         from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 
         return SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION) if self.halves else NopPruner()

@@ -44,7 +44,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers of one setting. It has only whole numbers if both its ends are whole.
+    """A range of numbers for one setting. It has only integers if both its ends are integers.
 
     `log`: whether the logarithm, instead of the number, is drawn uniformly.
     """
@@ -70,7 +70,7 @@ class Range:
             trial.suggest_float(key, self.low, self.high, log=self.log)
 
     def split(self, points: int) -> Choices:
-        """Return `points` evenly spaced numbers of the range. They are rounded if the range is whole."""
+        """Return `points` evenly spaced numbers of the range. They are rounded if the range has only integers."""
         if not 2 <= points <= MOST_VALUES:
             raise ValueError(f"{points} values: the number of values has to be between 2 and {MOST_VALUES}")
         low, high = (math.log(end) if self.log else end for end in self.values)
@@ -124,7 +124,10 @@ class Space:
 
 
 def read_space(given: Mapping[str, object]) -> Space:
-    """Return a search space. `given`: dotted key → text as in `--vary`, or list. Raises UserError if one is invalid."""
+    """Return a search space. Raises UserError if a key or its values are invalid.
+
+    `given`: dotted key → a text like the values in `--vary`, or a list of values.
+    """
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
     if len(given) > MOST_SETTINGS:
@@ -133,7 +136,10 @@ def read_space(given: Mapping[str, object]) -> Space:
 
 
 def parse_varied(texts: Sequence[str]) -> dict[str, str]:
-    """Return key → values, from texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for other texts."""
+    """Return dotted key → values from texts like "optimizer.learning_rate=0.01..1:log". The values stay a text.
+
+    Raises UserError for texts of another form.
+    """
     found: dict[str, str] = {}
     for text in texts:
         key, separator, values = (part.strip() for part in text.partition("="))

@@ -41,7 +41,14 @@ def _known(method: str) -> str:
 
 
 class Sweep(BaseModel):
-    """A sweep. `settings`: dotted key → value, for all trials. A file may also write them as sections."""
+    """A sweep, which searches for good settings by training many trials with different values.
+
+    Attributes:
+      vary: the settings that vary: dotted key → a text like the values in `--vary`, or a list of values.
+      method: one of `SEARCH_METHODS`.
+      trials: the number of trials; None for the method's default.
+      settings: the settings of all trials, by dotted key. A file may also write them as sections.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     vary: dict[Annotated[str, Field(pattern=r"^\w+(\.\w+){1,9}$")], Any] = {}
@@ -116,7 +123,7 @@ def mode_of(settings: Mapping[str, object], vary: Collection[str], what: str) ->
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep with its search space, on one data set.
+    """A sweep with its search space and its data set.
 
     Attributes:
       dataset: the data set, which holds out the training examples that judge the trials.
@@ -183,7 +190,7 @@ class SweepPlan:
         return complete_config(config, self.dataset)
 
     def done(self, config: RunConfig, examples: int) -> float:
-        """Return the share of a trial that is done after a number of examples."""
+        """Return the share of a trial's training that is done after `examples` training examples."""
         return examples / (config.total_updates(self.dataset.train_examples) * config.examples_per_update)
 
     def found(self, values: Values) -> dict[str, Any]:

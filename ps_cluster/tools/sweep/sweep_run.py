@@ -45,10 +45,10 @@ class Running:
     """A trial under way.
 
     Attributes:
-      scores: reads the new rows of the trial's scores.
-      score: the last score that was read.
-      rung: the stage of the next rung. It is None after the last rung, and after a rung whose score is missing, because
-        the trial can then no longer be stopped early.
+      scores: reads the new rows of the trial's evaluation results.
+      score: the score of the trial so far; None before its first score.
+      rung: the stage of the trial's next rung, where successive halving stops the worse trials early. It is None after
+        the last rung, and after a rung whose score is missing, because the trial can then no longer be stopped early.
     """
 
     trial: Trial
@@ -115,7 +115,10 @@ class SweepRun:
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
     def _poll(self, running: Running, *, has_ended: bool = False) -> None:
-        """Read the new scores of a trial. If the trial has not ended and is not among the best at a rung, stop it."""
+        """Read the new scores of a trial. If the search method asks for it after one of them, stop the trial early.
+
+        `has_ended`: whether the trial has ended, so that it is too late to stop it.
+        """
         for row in running.scores.new_rows():
             if running.is_pruned:
                 return
@@ -193,7 +196,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
 
 
 def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
-    """Yield a line for each trial that is known in advance, then their mode, number and memory.
+    """Yield a line for each trial that is known in advance, then lines about their mode, number and expected memory.
 
     Raises:
       UserError: Optuna is missing, or a setting does not fit.

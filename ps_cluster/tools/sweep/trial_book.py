@@ -46,13 +46,14 @@ def check_installed() -> None:
 
 
 class TrialBook:
-    """All trials of a sweep. Every change is on the disk when the method that makes it returns.
+    """A record of all trials of a sweep, kept in Optuna's journal file.
 
+    When a method that changes the record returns, the change is on the disk.
     A larger score is better, unless `smaller_is_better`.
     """
 
     def __init__(self, file: Path, method: SearchMethod, space: Space, *, seed: int, smaller_is_better: bool):
-        """Open the journal, or begin one. Raises UserError if the file can't be used."""
+        """Open the journal in `file`, or create it. Raises UserError if the file can't be used."""
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
@@ -100,14 +101,14 @@ class TrialBook:
         return [self._trial(one) for one in frozen if one.state.name != "WAITING"]
 
     def draw(self) -> Trial:
-        """Return a new trial."""
+        """Begin a new trial, and return it with the values of its settings."""
         self._study.sampler = self._sampler(len(self.trials))
         asked = self._study.ask()
         self._open[asked.number] = asked
         return Trial(asked.number, self._space.drawn(asked))
 
     def report(self, number: int, score: float, stage: int) -> bool:
-        """Record the score after a stage. Return whether the trial should stop there."""
+        """Record a trial's score after a stage of its training. Return whether the trial should be stopped early."""
         trial = self._open[number]
         with warnings.catch_warnings():
             # A sweep that continues reads the scores of its trials again. Optuna warns that it keeps the first report.
