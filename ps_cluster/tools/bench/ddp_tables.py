@@ -4,8 +4,8 @@
 
 One `EmbeddingBag` with bags of a single key holds the rows of all tables, one table after the other. So a batch is one
 lookup, and its sparse gradient has only the rows of the batch. DistributedDataParallel gathers these rows from all
-processes, each of which holds all tables. The rule is PyTorch's own Adagrad. Examples, layers, batch size and rate are
-those of the other arms. The initial weights are PyTorch's, and the examples come in another order.
+processes, each of which holds all tables. The update rule is PyTorch's own Adagrad. Examples, layers, batch size and
+learning rate are those of the other arms. The initial weights are PyTorch's, and the examples come in another order.
 """
 
 from __future__ import annotations

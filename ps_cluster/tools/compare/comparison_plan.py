@@ -53,7 +53,7 @@ class PlannedArm(BaseModel):
 
 
 class Comparison(BaseModel):
-    """A comparison of several arms.
+    """A comparison of several arms, each of which is a mode with its settings.
 
     Attributes:
       batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
@@ -103,7 +103,7 @@ class PlannedRun:
 
 
 class WrittenPlan(BaseModel):
-    """The fields of comparison.yaml that are read back from the file. It also has the other fields of `Comparison`."""
+    """The fields of comparison.yaml that are read back. The file also has the other fields of `Comparison`."""
 
     settings: dict[str, Any] | None = None
     seeds: int = 0
@@ -160,7 +160,7 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
 
 
 def read_plan(folder: Path) -> WrittenPlan:
-    """Return the plan in a comparison's folder; an empty plan if it has no file. Raises UserError if it is damaged."""
+    """Return the plan in a comparison's folder; an empty plan if there is none. Raises UserError for a damaged file."""
     file = folder / PLAN
     try:
         return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})
@@ -296,9 +296,10 @@ def _digest(text: str) -> str:
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether the learning rate and momentum are those that the network's recipe has for such a training.
+    """Return whether `config` has the learning rate and momentum that the network's recipe lists for such a run.
 
-    A recipe may have rates for a mode, a number of workers and a batch size.
+    A recipe, which holds the settings that were found for a network, lists them for some combinations of mode, number
+    of workers and batch size.
     """
     found = rates_found(config)
     return found is not None and found.are_used_by(config)

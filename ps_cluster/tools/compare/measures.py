@@ -68,7 +68,7 @@ class Measures:
         return Measure(self.metric.best_column, lambda record: record.best)
 
     def after(self, seconds: float) -> Measure:
-        """Return the metric after `seconds` of training."""
+        """Return the measure that reads the metric after `seconds` of training."""
         return Measure(f"{self.metric.column}_after_{seconds:g}_s", lambda record: record.after(seconds))
 
     @property

@@ -84,7 +84,7 @@ class Record:
 
     @property
     def batch_per_worker(self) -> int:
-        """Examples in one step of one worker."""
+        """The number of examples in one step of one worker."""
         return self.config.training.batch_size_per_worker
 
     @property

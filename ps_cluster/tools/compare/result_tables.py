@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 
 def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifference]) -> list[Table]:
-    """Return the tables. A single table with all numbers of a group would be too wide for a terminal."""
+    """Return the tables of a report. A single table with all numbers of a group would be too wide for a terminal."""
     metric, unit, target = findings[0].group.metric, findings[0].group.unit, findings[0].measures.target
     goal = metric.goal(target) if target is not None else "target"
     identity = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
@@ -83,7 +83,7 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
 
 
 def cells(finding: GroupFinding) -> dict[str, str]:
-    """Return the numbers of a group as text: mean ± standard deviation, or "–" if unknown or not reached."""
+    """Return a group's results as text, by column key: mean ± standard deviation, or "–" if unknown or not reached."""
     group, mean, measures = finding.group, finding.mean, finding.measures
     metric, optimizer, final = group.metric, group.first.config.optimizer, finding[measures.final]
     some = finding.runs_with(measures.seconds_to_target) if mean(measures.seconds_to_target) is not None else ""

@@ -16,7 +16,7 @@ _MOST_VERDICTS = 8
 
 
 def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], target: float | None) -> Iterator[str]:
-    """Yield a sentence that compares each arm with its baseline. A sentence claims only what was measured."""
+    """Yield sentences that compare each arm with its baseline. A sentence claims only what was measured."""
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
         yield "This proves nothing: each arm has one seed, and two runs of one arm would differ too. Compare with --seeds 3."
     elif len(groups) > 1 and not differences:

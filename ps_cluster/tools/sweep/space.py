@@ -86,7 +86,7 @@ Axis = Choices | Range
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that vary, by dotted key."""
+    """A search space: the possible values of each setting that varies, by dotted key."""
 
     axes: Mapping[str, Axis]
 
