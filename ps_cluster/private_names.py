@@ -96,7 +96,7 @@ class PartlyConnectedStrategy(tf.distribute.ParameterServerStrategy):
 
 
 def server_def() -> tf.train.ServerDef:
-    """Return a copy of the cluster's current description. The public resolver has only that of the start."""
+    """Return a copy of the cluster's current description. The public resolver has only the original one."""
     present = tf.train.ServerDef()
     present.CopyFrom(context.get_server_def())
     return present

@@ -144,7 +144,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
 
 
 def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
-    """Return the comparison with absolute paths to the code and data that it names. This code may run from now on.
+    """Return the comparison with absolute paths to the code and data that it names. From now on, the code may run.
 
     Relative paths start at `folder`.
     """

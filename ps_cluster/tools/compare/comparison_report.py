@@ -125,10 +125,10 @@ def print_report(report: WrittenReport, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the score by which runs are compared in the time that they needed to reach it: `target`, or a default.
+    """Return the target, which is the score up to which the report counts the seconds and the examples of each run.
 
-    The default is the hardest round number that every run crossed between two of its scores. Runs that diverged are
-    ignored. Return None if `target` is None and there is no such number, or if a model that guesses would reach it.
+    If `target` is None, choose the hardest round number that every run crossed between two of its scores. Runs that
+    diverged are ignored. Return None if there is no such number, or if a model that only guesses would reach it.
 
     Raises:
       UserError: the metric can't have the user's target.

@@ -116,16 +116,16 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
 def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for group in groups:
-        by_seeds.setdefault(group.seeds, []).append(_place(group))
+        by_seeds.setdefault(group.seeds, []).append(_name_of(group))
     if len(by_seeds) > 1:
         described = (
-            f"{_list(seeds)} ({places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''})"
-            for seeds, places in by_seeds.items()
+            f"{_list(seeds)} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
+            for seeds, names in by_seeds.items()
         )
         yield f"they differ in seeds: {' against '.join(described)}"
     repeated = next((group for group in groups if len(set(group.seeds)) < len(group.seeds)), None)
     if repeated:
-        yield f"a seed occurs more than once in one group: {_list(repeated.seeds)} ({_place(repeated)})"
+        yield f"a seed occurs more than once in one group: {_list(repeated.seeds)} ({_name_of(repeated)})"
 
 
 def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _too_short(records: Sequence[Record], limit_s: float) -> Iterator[str]:
         yield f"'{shortest.root.name}' trained for only {shortest.summary.train_seconds:,.1f} of {limit_s:g} s"
 
 
-def _place(group: Group) -> str:
+def _name_of(group: Group) -> str:
     return f"{group.arm}, batch {group.batch_per_worker} per worker, straggler {group.straggler}"
 
 
@@ -158,7 +158,7 @@ def _list(seeds: Sequence[int]) -> str:
 
 
 def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield warnings about learning rates that were scaled, not tuned, and about recipes without rates by mode."""
+    """Yield warnings about scaled (not tuned) learning rates, and about recipes without rates for individual modes."""
     scaled = {
         f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
         for group in groups

@@ -23,7 +23,7 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
     """Return a row of rows.csv for each run, group by group.
 
     Args:
-      target: the score to which time and examples are measured, if any.
+      target: the score up to which the seconds and the examples of a run are counted, if any.
       times: the seconds of training after which the metric is a column, too.
     """
     workers = _worker_indices(groups)
@@ -96,7 +96,7 @@ class GroupFinding:
         return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the estimates as a row of groups.csv. `workers`: the indices of the workers with an idle share."""
+        """Return the estimates as a row of groups.csv. `workers`: indices of the workers whose idle shares it has."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.measures.target, "diverged": group.diverged}

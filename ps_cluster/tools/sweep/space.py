@@ -136,7 +136,7 @@ def read_space(given: Mapping[str, object]) -> Space:
 
 
 def parse_varied(texts: Sequence[str]) -> dict[str, str]:
-    """Return dotted key → values from texts like "optimizer.learning_rate=0.01..1:log". The values stay a text.
+    """Return dotted key → values from texts like "optimizer.learning_rate=0.01..1:log". The values stay text.
 
     Raises UserError for texts of another form.
     """
