@@ -44,7 +44,7 @@ def own_objects(model: keras.Model) -> OwnObjects:
 def by_value(content: bytes, objects: OwnObjects) -> Callable[[ExampleSpec], keras.Model]:
     """Return a function that builds a model, compiled and with its weights, in any process.
 
-    `content`: the .keras file of the model. `objects`: the `own_objects` of the model.
+    `content`: the bytes of the model's .keras file. `objects`: the result of `own_objects` for the model.
     """
     return partial(_copy, content=content, objects=dict(objects))
 
@@ -107,7 +107,10 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield each function, and each object with `get_config` that is not a layer, in a list or in a single value."""
+    """Yield the functions, and the objects with `get_config` that are not layers, among the elements of `value`.
+
+    A `value` that is neither a list nor a tuple counts as a single element.
+    """
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
             yield one

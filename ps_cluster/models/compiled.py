@@ -62,9 +62,10 @@ class CompiledLoss:
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
-        """Return the losses, by the index of their output. Raises ValueError if Keras can't match losses and outputs.
+        """Return the loss of each output, by the index of the output.
 
-        `targets`: the targets of one example, as the losses take them. `outputs`: tensors in the shapes of the outputs.
+        Raises ValueError if Keras can't match losses and outputs. `targets`: the targets of one example, as the losses
+        take them. `outputs`: tensors that have the shapes of the network's outputs.
         """
         try:
             with tf.init_scope():
@@ -76,7 +77,11 @@ class CompiledLoss:
     def __call__(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
-        """Return the loss of a batch, float32 []. `part`: as for `Head.loss`."""
+        """Return the loss of a batch, float32 [].
+
+        `weights`: the weight of each example, [B]; None if all examples count equally. `part`: the factors by which the
+        losses are multiplied if the batch is one of several micro-batches.
+        """
         # If Keras has stored the logits of probabilities as an attribute of the tensor, its losses use the logits,
         # because a probability of 0 or 1 has no gradient. A graph loses such attributes, so they are passed to it.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
@@ -165,7 +170,7 @@ class CompiledMetrics:
 
     @property
     def metrics(self) -> dict[str, keras.Metric]:
-        """The metrics by the names of their results; empty before they are built."""
+        """The metrics, by the names of their results. Empty before the first `update`, which builds the metrics."""
         if self._metrics is None or not self._metrics.built:
             return {}
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))

@@ -1,4 +1,4 @@
-"""Choose the head of a network, and use the loss with which a model was compiled."""
+"""Choose the head of a network, which computes its loss, metric and predictions, also with a loss of compile()."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from ps_cluster.models.pure import Outputs
 
 
 def head_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Head:
-    """Return the head of a data set's objective, with the loss of the model's compile() if it has one.
+    """Return the head for a data set: the object that computes loss, metric and predictions from a network's outputs.
+
+    The objective of the data set decides these, but if the model was compiled with a loss, the head uses that loss.
 
     Args:
+      spec: the form of the data set's examples.
       training: the settings of label smoothing and class weights, or None if the loss uses neither.
-      model: the network whose outputs the head gets. If it is None, the outputs are scores, one for each class; the
-        outputs of a regression are in standard deviations.
+      model: the network whose outputs the head gets. If it is None, the outputs have to be scores, one for each class,
+        or, for a regression, values in standard deviations.
     """
     if model is None:
         return OBJECTIVES[spec.objective].head()(spec, training)
@@ -54,7 +57,10 @@ def _head_of_several_targets(
 
 
 def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
-    """Return zeros in the shapes and dtypes of the packed targets of `examples` examples, to build or check a loss."""
+    """Return zeros that have the shapes and dtypes of a data set's targets, to build or check a loss.
+
+    `examples`: the number of examples.
+    """
     fields = {name: one.target for name, one in spec.targets.items()}
     zeros = {name: tf.zeros([examples, *field.shape], field.dtype) for name, field in fields.items()}
     return zeros if spec.others else zeros[TARGET]
@@ -89,7 +95,7 @@ class CompiledHead(Head):
         return self._loss(*self._as_loss_takes(targets, outputs), weights, part)
 
     def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the batch's mean loss as each example's loss, [B]: a loss may be defined only for whole batches."""
+        """Return the batch's mean loss for every example, [B], because a user's loss may need a whole batch."""
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
         return tf.fill(examples, self._loss.mean(*self._as_loss_takes(targets, outputs)))
 
@@ -125,12 +131,12 @@ class CompiledHead(Head):
 class MultiTargetHead(CompiledHead):
     """A head for several outputs, each with its own target. Metric and prediction are those of the main target.
 
-    The method `targets` takes a mapping: name of an array → its packed targets. All other methods take a tuple with the
-    targets of each output, in the order of `keras.tree.flatten`.
+    The method `targets` takes the targets as the data set stores them, in a mapping: name of an array → [B, ...]. All
+    other methods take a tuple with the targets of each output, in the order of `keras.tree.flatten`.
     """
 
     def __init__(self, heads: Mapping[str, ObjectiveHead], loss: CompiledLoss):
-        """Create the head. `heads`: the head of each output, in order, by the name of the output's target array."""
+        """Create the head. `heads`: the head of each output, in order, by the name of the array with its targets."""
         super().__init__(heads[TARGET], loss)
         self._heads = heads
         self._place = list(heads).index(TARGET)
@@ -151,7 +157,11 @@ class MultiTargetHead(CompiledHead):
         return self._of_each(outputs, [head.as_probabilities for head in self._heads.values()])
 
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. A mark is added only if it is needed, because it changes the names of outputs."""
+        """Return the model to save.
+
+        A last layer that shows what the outputs mean (marks.py) is added only if it is needed, because it changes the
+        names of the outputs.
+        """
         return super().finished(model) if self.of_prediction.needs_mark else model
 
     def _as_loss_takes(self, targets: tuple[tf.Tensor, ...], outputs: Outputs) -> tuple[Targets, Outputs]:

@@ -15,14 +15,15 @@ from ps_cluster.private_names import attributes_outside_config
 
 
 def optimizer_of(model: keras.Model) -> keras.Optimizer | None:
-    """Return the optimizer of a model's compile(); None for a model that was not compiled: it has no such attribute."""
+    """Return the optimizer of a model's compile(), or None for a model that was not compiled."""
     return getattr(model, "optimizer", None)
 
 
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
-    """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} if not compiled.
+    """Return settings for the section `optimizer` that are equivalent to the optimizer of a model's compile().
 
-    Raises ValueError if no rule of this package is equivalent. The message says what to set instead.
+    Return {} if the model was not compiled. Raises ValueError if no update rule of this package is equivalent to the
+    optimizer. The message says what to set instead.
     """
     optimizer = optimizer_of(model)
     if optimizer is None:
@@ -60,9 +61,9 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
 
 
 def schedule_settings(model: keras.Model) -> dict[str, Any]:
-    """Return the section `schedule` that is equivalent to a compiled optimizer's schedule; {} if its rate is constant.
+    """Return settings for the section `schedule` that are equivalent to the learning rate schedule of compile().
 
-    Raises ValueError if the schedule is not one of Keras's own schedules.
+    Return {} if the learning rate is constant. Raises ValueError if the schedule is not one of Keras's own schedules.
     """
     optimizer = optimizer_of(model)
     rate = None if optimizer is None else optimizer.get_config()["learning_rate"]

@@ -1,6 +1,7 @@
-"""Provide the types and functions that stages (stages.py) and divided layers (width.py) share.
+"""Provide the types and functions that stages.py and width.py share.
 
-Both divide a network over several devices. The divided network is a pure function that takes one vector of
+Both divide a network over several devices: into stages of successive layers, or by cutting each wide layer into parts.
+The divided network is a pure function that takes one vector of
 weights for each device. Each device computes the forward and the backward pass of its part.
 """
 
@@ -37,7 +38,7 @@ class NetworkPart:
 
 
 class PartedForward(NamedTuple):
-    """The result of a divided network's forward pass in training mode. Compare `flat.Forward`."""
+    """The result of a divided network's forward pass in training mode, like `flat.Forward` for an undivided network."""
 
     outputs: Outputs
     fresh: list[tf.Tensor]  # for each part, float32 [m of the part]: `flat.Forward.fresh` of its statistics
@@ -91,7 +92,10 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return a functional model itself, or the functional model in a Sequential. Raises ValueError for other models."""
+    """Return the functional model in a Sequential; return a functional model itself.
+
+    Raises ValueError for other models, such as subclassed ones.
+    """
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(

@@ -1,4 +1,7 @@
-"""The layer `DynamicEmbedding`: an embedding for keys without a limit. Import it from `ps_cluster.layers`."""
+"""The layer `DynamicEmbedding`: an embedding that takes any integer or string as a key.
+
+Import it from `ps_cluster.layers`.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,20 @@ class DynamicEmbedding(keras.Layer):
         users = keras.Input([1], dtype="int64")
         vectors = ps_cluster.layers.DynamicEmbedding(budget=1_000_000, output_dim=16)(users)
 
-    Each key has a row of its own; two keys never share one. A key without a row has its initial value, which depends
-    only on `seed` and the key. The parameter servers give a key a row at the first update, or the `admit_after`-th,
-    that has a gradient for it. Until then its gradients are dropped. A row is evicted after `expire_after` versions
-    without an update, or when another key needs its place. The places are divided into buckets of 16, and each key
-    belongs to one bucket. If that bucket is full, the row that was unused for the longest time is evicted. A key whose
-    row was evicted starts again from its initial value. Buckets fill unevenly. With a budget of 1.33 times the number
-    of keys in use, 2 % of these keys have no row at any one time. With twice that number, 0.1 % have no row.
+    Two keys never share a row. A key that has no row gets its initial value, which depends only on `seed` and the key.
+    The parameter servers give a key a row at the `admit_after`-th update that has a gradient for the key, which is the
+    first such update by default. Until then its gradients are dropped. A row is evicted after `expire_after` versions
+    of the weights without an update, or when a new row needs its place. The layer has places for `budget` rows. They
+    are divided into buckets of 16 places, and each key belongs to one bucket. If that bucket is full, a new key takes
+    the place of the row that was unused for the longest time. A key whose row was evicted starts again from its initial
+    value. Buckets fill unevenly. With a budget of 1.33 times the number of keys in use, 2 % of these keys have no row
+    at any one time. With twice that number, 0.1 % have no row.
 
-    In plain Keras the layer looks up the keys that were trained, and gives all other keys their initial value.
-    `Model.fit` can train a model with this layer only after `layer.trainable = False`.
+    In plain Keras the layer looks up the rows of the keys that were trained, and gives all other keys their initial
+    value. `Model.fit` can train a model with this layer only after `layer.trainable = False`.
 
     Args:
-      budget: the largest number of rows. It is rounded down to whole buckets.
+      budget: the largest number of rows. A number above 16 is rounded down to a multiple of 16.
       output_dim: the number of values in a row.
       seed: decides the initial values. Give each layer a different seed.
       scale: initial values are uniform between -scale and scale.
@@ -38,7 +42,7 @@ class DynamicEmbedding(keras.Layer):
       expire_after: a row is evicted after this many versions of the weights without an update; None: rows do not expire.
 
     Call arguments:
-      keys: whole numbers of any dtype, or strings [...]. The number -2**63 is reserved. Strings are distinguished by
+      keys: integers of any dtype, or strings, [...]. The number -2**63 is reserved. Strings are distinguished by
         fingerprints of 64 bits. The probability that any two of n different strings have the same fingerprint, and then
         share a row, is about n**2 / 2**65: 3e-8 for a million strings, 3 % for a billion.
     Returns:
@@ -69,7 +73,7 @@ class DynamicEmbedding(keras.Layer):
         self.form = KeyedRows(self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after)
 
     def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
-        """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""
+        """Create the rows, `embeddings`, float32 [places, output_dim], and the `keys` of these rows, int64 [places]."""
         self.embeddings = self.add_weight(
             shape=(self.form.places, self.output_dim),
             initializer="zeros",
@@ -83,7 +87,7 @@ class DynamicEmbedding(keras.Layer):
         self.built = True
 
     def as_keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the number that identifies each key, int64 [k]. `keys`: whole numbers or strings [...]."""
+        """Return the number that identifies each key, int64 [k]. `keys`: integers or strings, [...], k in all."""
         keys = tf.convert_to_tensor(keys)
         if keys.dtype == tf.string:
             keys = fingerprints(keys)
@@ -94,7 +98,7 @@ class DynamicEmbedding(keras.Layer):
         return tf.reshape(tf.cast(keys, tf.int64), [-1])
 
     def call(self, keys: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the rows of the keys, as the class describes."""
+        """Return the row of each key, or the initial value of a key that has no row, [..., output_dim]."""
         embeddings, own = self.embeddings.value, self.keys.value
         # A worker replaces the variables of the model by tensors when it calls the model. Plain Keras does not.
         if training and self.trainable and isinstance(embeddings, tf.Variable):

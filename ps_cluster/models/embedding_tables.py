@@ -91,7 +91,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values that a checkpoint has for the dynamic embedding tables, besides rows and slots."""
+        """The number of values that a checkpoint has for dynamic embedding tables, such as keys, without rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
@@ -109,12 +109,12 @@ class Tables:
         return values
 
     def keyed_parts(self) -> dict[int, KeyedPart]:
-        """Return a mapping: number of a group → the dynamic embedding table that is this group, with its initial keys."""
+        """Return the dynamic embedding tables with their initial keys, each by the number of its group."""
         return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
-        """Call `look_up` instead of the tables' layers within the block. The network is traced in the block."""
+        """Call `look_up` instead of the tables' layers within the block. Trace the network in this block."""
 
         def call(layer: TableLayer, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
             return look_up(layer, ids)
@@ -193,10 +193,10 @@ def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
 
 
 def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tensor:
-    """Return the row numbers, within a group, that all calls of the group look up: int64 [sum of sizes].
+    """Return the rows that the calls of a group look up, as row numbers within the group: int64 [sum of sizes].
 
-    The ids of all calls are checked together, because a graph with a separate check for each of 26 tables takes
-    seconds to build.
+    A step with an id outside of its table fails. The ids of all calls are checked together, because a graph with a
+    separate check for each of 26 tables takes seconds to build.
     """
     ids = tf.concat([call.ids for call in calls], 0)
     call_of = tf.searchsorted(tf.cumsum(sizes), tf.range(tf.size(ids)), side="right")

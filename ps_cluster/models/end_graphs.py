@@ -52,7 +52,10 @@ class Reach(NamedTuple):
 
 
 def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
-    """Return how the weights can change a tensor of a graph. `trainable`: the placeholders of the trained variables."""
+    """Return how trained weights can change a tensor of a graph.
+
+    `trainable`: the names of the placeholders that stand for the trained variables in the graph.
+    """
     tensor = _source_of(tensor)
     operation, parts = tensor.op, list(tensor.op.inputs)
     if operation.type in _PRODUCTS:
@@ -88,7 +91,7 @@ def _is_trained(tensor: tf.Tensor, trainable: frozenset[str]) -> bool:
 
 
 def _source_of(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that `tensor` was made from by operations that only cast, reshape or pass on their input."""
+    """Return the tensor from which operations that only cast, reshape or pass on their input have made `tensor`."""
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
     return tensor

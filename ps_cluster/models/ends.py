@@ -26,7 +26,10 @@ class NetworkEnd:
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Store the model, which is traced only when needed. `array`: the target array of the output in question."""
+        """Store the model, which is traced only when needed.
+
+        `array`: the name of the array with the targets of the output to examine.
+        """
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
@@ -42,7 +45,10 @@ class NetworkEnd:
 
     @property
     def arrays(self) -> list[str]:
-        """The name of the array with each output's targets. Raises ValueError if targets and outputs don't match."""
+        """For each output, the name of the array with its targets.
+
+        Raises ValueError if targets and outputs don't match.
+        """
         if self._of_all.others:
             return target_names(self._model, self.structure, self._of_all)
         return [TARGET] * len(self._graph.tensors)
@@ -63,7 +69,7 @@ class NetworkEnd:
 
     @property
     def is_one_of_two(self) -> bool:
-        """True if the output for two classes is one number: the score or the probability of the second class."""
+        """True if there are two classes, and the output is one number: the score or probability of the second class."""
         spec = self._spec
         two = OBJECTIVES[spec.objective].activation == "softmax" and len(spec.classes) == 2
         return two and self._output.shape[-1] == 1
@@ -71,10 +77,11 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax, a sigmoid or the layer `PROBABILITIES` at the end of the network shows this. Without such an end, the
-        output's loss in compile() decides. If the loss takes probabilities and compares each number with a label of 0
-        or 1, the numbers are probabilities, however they are computed. If each of several classes has a number, the
-        loss does not decide. A softmax is then added, which does not change which number is the largest.
+        It does if the network ends in a softmax, a sigmoid or the layer `PROBABILITIES` (marks.py). Otherwise `loss`,
+        the output's loss in compile(), decides. If this loss takes probabilities and compares each number with a label
+        of 0 or 1, the numbers are probabilities, however they are computed. If the output has a number for each of
+        several classes, the loss does not decide. False is then returned, and the softmax that callers add does not
+        change which number is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -97,10 +104,12 @@ class NetworkEnd:
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
         """Return why a regression has to be trained in its target's units, or "" if targets may be standardised.
 
-        They may be standardised if the best network for standardised targets is also the best one for the original
-        targets. This depends on the loss, and on whether the network can return any number. If one of these is
-        not known, targets are not standardised. `losses`: the losses in compile(), one for each output that has a loss;
-        empty for a model that was not compiled. Such a model is trained with the squared error in standard deviations.
+        Targets may be standardised if the best network for standardised targets is also the best one for the original
+        targets. This depends on the loss, and on whether the network can return any number. If either is not known,
+        targets are not standardised.
+
+        `losses`: the losses in compile(), one for each output that has a loss; empty for a model that was not compiled.
+        Such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "the saved model already returns the target's units"
@@ -175,6 +184,6 @@ def _output_names(model: keras.Model, outputs: Outputs) -> list[str]:
 
 
 def _layer_name(output: keras.KerasTensor) -> str:
-    """Return the name of the layer that made an output. Marks of this package are skipped."""
+    """Return the name of the layer that made an output, apart from the marking layers of this package (marks.py)."""
     layer, given = made_by(output)
     return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

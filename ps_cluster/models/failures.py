@@ -55,8 +55,8 @@ def reason_of(error: BaseException) -> str:
 def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> str | None:
     """Return a line that says what failed in the user's own computation, and where. Return None for any other error.
 
-    `anywhere`: whether nothing but the user's computation was running. Then every failed operation belongs to that
-    computation, whatever the operation's scope.
+    `anywhere`: True if nothing but the user's computation was running. Every failed operation then belongs to that
+    computation, even if its name is outside of the name scope `COMPUTATION`.
     """
     text = str(error)
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):
@@ -71,7 +71,7 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Raise FailedComputation for errors of the user's computation. The block must compute nothing but the network."""
+    """Turn errors of the user's computation into FailedComputation. The block must compute nothing but the network."""
     try:
         yield
     except Exception as error:

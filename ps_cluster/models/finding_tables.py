@@ -1,8 +1,8 @@
 """Find out which embeddings of a network can be tables, whose rows are pulled and pushed individually.
 
 Each step pulls the rows of its batch, so the ids of the batch have to be known before the weights are pulled.
-Therefore nothing between the inputs and the layer may depend on weights. The graph of a forward pass shows whether
-anything does.
+Therefore nothing between the inputs of the network and the embedding layer may depend on weights. The graph of a
+forward pass shows whether anything does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from ps_cluster.private_names import layers_of
 def find_tables(
     model: keras.Model, spec: ExampleSpec, *, rows_from: int, against: str | None = None, notify: Notify = ignore
 ) -> Tables:
-    """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids do not depend on weights.
+    """Return the tables of a network: the embedding layers whose rows are pulled and pushed individually.
 
-    A `DynamicEmbedding` that is trained is always a table. Raises UserError if the network does not allow this.
+    A trained `Embedding` layer becomes a table if it has at least `rows_from` rows, and if the ids that it looks up do
+    not depend on weights. A trained `DynamicEmbedding` has to be a table. Raises UserError if it can't be one.
 
     Args:
       against: the reason why no embedding of this run can be a table; None if there is no such reason.

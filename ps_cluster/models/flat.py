@@ -28,7 +28,7 @@ ATTENTION_INPUTS = ("query/kernel", "key/kernel", "value/kernel")  # ends of pat
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """The paths and shapes of variables that lie end to end, in order."""
+    """The layout of a flat vector: paths and shapes of the variables whose values are in it, end to end, in order."""
 
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -63,10 +63,11 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return the factor of each weight, float32 [length].
+        """Return the factor of each weight, e.g. for its learning rate, float32 [length].
 
-        It is the factor of the first pattern that matches the path of the weight's variable, or 1 if none matches. A
-        pattern may match any part of the path, and may contain the wildcards `?` and `*`.
+        `rules` are pairs of a pattern and a factor. A weight gets the factor of the first pattern that matches the path
+        of its variable, or 1 if none matches. A pattern may match any part of the path, and may contain the wildcards
+        `?` and `*`.
         """
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
@@ -99,9 +100,9 @@ def statistics_of(model: keras.Model) -> list[keras.Variable]:
 def kept_shares(model: keras.Model) -> np.ndarray:
     """Return the share of each statistic's old value that a batch in training mode keeps, float32 [m].
 
-    The share is the layer's momentum for the moving mean and variance of a BatchNormalization, and 1 for a frozen
-    weight. The share of any other variable is 0, so the variable takes the newest value that a step has computed. This
-    is stable at any staleness.
+    The statistics are the variables that `statistics_of` returns. The share is the layer's momentum for the moving mean
+    and variance of a BatchNormalization, and 1 for a frozen weight. The share of any other variable is 0, so the
+    variable takes the newest value that a step has computed. This is stable at any staleness.
     """
     layers = layers_of(model)
     shares = {
@@ -126,7 +127,8 @@ def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
     """Copy flat vectors into a model's variables. Raises ValueError if the length of a vector does not fit the model.
 
-    `keyed`: int64, the state of the dynamic embedding tables in a checkpoint (server/keyed_tables.py), or None.
+    `weights`: the values of the trainable variables. `statistics`: those of the variables of `statistics_of`. `keyed`:
+    int64, the state of the dynamic embedding tables in a checkpoint (server/keyed_tables.py); None without such tables.
     """
     for variables, vector, what in (
         (model.trainable_variables, weights, "weights"),
@@ -185,10 +187,11 @@ class FlatNetwork:
     def __init__(
         self, model: keras.Model, *, tables: Tables = NO_TABLES, seeds_before: int = 0, to_float32: bool = True
     ):
-        """Lay out the variables.
+        """Lay out the variables of the model in flat vectors.
 
         Args:
-          seeds_before: the number of random states in earlier parts, if the model is a part of a network.
+          tables: the embedding tables of the model, whose variables are left out of the vectors.
+          seeds_before: if the model is a part of a network, the number of random states in the parts before it.
           to_float32: convert outputs to float32. Otherwise they keep the dtype of the layers.
         """
         self.model = model
@@ -258,9 +261,10 @@ class FlatNetwork:
         """Run the forward pass in training mode, as a function of its arguments. Raises ValueError like `run`.
 
         Args:
-          weights: [n] in any float dtype. With tables, the rows of each group follow, one group after the other.
+          weights: the n weights, in any float dtype. If there are tables, the values of the rows that the step needs
+            follow in the same vector, one group of tables after the other.
           statistics, inputs, random_state: as in `Arguments`.
-          rows: the rows that follow the weights, as `table_rows_of` returns them.
+          rows: which rows follow the weights, as `table_rows_of` returns them.
         """
         dense, *of_groups = self.split_rows(weights, rows)
         given = Arguments(self.weights.split(dense), statistics, inputs, random_state)
@@ -270,8 +274,8 @@ class FlatNetwork:
     def run(self, given: Arguments, look_up: LookUp) -> tuple[Forward, list[int]]:
         """Run the forward pass in training mode. Return its result, and how often it has assigned each statistic.
 
-        `look_up` replaces the calls of the tables' layers. Raises ValueError if the forward pass depends on something
-        other than `given` (see `PureScope`).
+        `look_up` is called instead of the tables' layers. Raises ValueError if the forward pass reads a variable that
+        has no value in `given`, or changes one that is not a statistic (`PureScope.check`).
         """
         scope, outputs, losses = self._run_in_scope(given, look_up)
         scope.check(self._computing, [*self._statistics, *self._seeds])
@@ -282,7 +286,7 @@ class FlatNetwork:
         return Forward(outputs, after - self.keep * given.statistics, losses), counts
 
     def split_rows(self, vector: tf.Tensor, rows: Rows) -> list[tf.Tensor]:
-        """Split a vector of weights and rows into the weights, [n], and the rows of each group, [u, width]."""
+        """Split a vector into the weights, [n], and the rows of each group of tables, [u, width], that follow them."""
         if not self.tables:
             return [vector]
         sizes = [tf.size(ids) * width for ids, width in zip(rows.ids, self.tables.widths, strict=True)]
@@ -293,8 +297,8 @@ class FlatNetwork:
     def table_rows_of(self, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor, servers: int) -> Rows:
         """Return the rows that a step with these inputs looks up, sorted by parameter server.
 
-        The arguments are as for `forward`. The forward pass is traced with zeros as weights, and TensorFlow then
-        removes everything from the graph that does not lead to ids.
+        The arguments are as for `forward`; `servers` is the number of parameter servers. The forward pass is traced
+        with zeros as weights. TensorFlow then removes everything from the graph that the ids of the rows do not need.
         """
         if not self.tables:
             return NO_ROWS
@@ -304,9 +308,10 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return a forward pass's calls of tables, in order, and the variables that it reads but `given` does not have.
+        """Run a forward pass. Return its calls of tables, in order, and the variables that it reads without a value.
 
-        `value`: [], the number with which the vectors that these calls return are filled.
+        These are the variables for which `given` has no value. `value`: [], the number that each call of a table
+        returns instead of the values of its rows.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))

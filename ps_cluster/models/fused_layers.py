@@ -22,10 +22,10 @@ WIDE = 256  # channels; with 64 channels, the copies take as much time as the ma
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """Return a copy of `model` that computes the same, but faster. Save the original: Keras can't load the copy.
+    """Return a copy of `model` that computes the same results faster. Save the original: Keras can't load the copy.
 
-    The copy shares all layers that are not replaced. If no layer can be replaced, or the class of the model is the
-    user's, `model` itself is returned.
+    The copy shares all layers that are not replaced. If no layer can be replaced, or if the model is of a class that
+    the user has defined, `model` itself is returned.
     """
     if not is_of_keras(model) or all(_fused_type(layer) is type(layer) for layer in model.layers):
         return model
@@ -54,7 +54,7 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
 
 
 def _is_faster_by_products(layer: keras.layers.Conv2D) -> bool:
-    """Return whether matrix products compute the kernel gradient of a layer correctly, and faster than oneDNN."""
+    """Return whether matrix products can compute the kernel gradient of a layer, and are faster than oneDNN."""
     plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
     odd = all(size % 2 for size in layer.kernel_size)
     return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE

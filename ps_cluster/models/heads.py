@@ -33,9 +33,9 @@ from ps_cluster.models.pure import Outputs
 
 _SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
 PackedTargets: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
-"""The packed targets of examples, [B, ...]; if there are several targets, a mapping: name of the array → targets."""
+"""Targets as a data set stores them, [B, ...]; if there are several, a mapping: name of the array → targets."""
 Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
-"""The truth and the prediction."""
+"""The true targets and the predictions of a batch."""
 # Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below
 # the first threshold, and the area comes out too small. More thresholds cost nothing, unless each of many labels has
 # its own.
@@ -48,13 +48,13 @@ class Head(ABC):
     The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
-      of_prediction: a head that sees only the predicted output and its target.
+      of_prediction: the head for only the output that is the prediction, and for its target.
     """
 
     of_prediction: ObjectiveHead
 
     def predicting(self, outputs: Outputs) -> tf.Tensor:
-        """Return the output that is the prediction, out of several outputs."""
+        """Return the output that is the prediction. By default it is the first output."""
         found: tf.Tensor = keras.tree.flatten(outputs)[0]
         return found
 
@@ -65,10 +65,10 @@ class Head(ABC):
 
     @abstractmethod
     def targets(self, rows: PackedTargets) -> Targets:
-        """Convert packed targets to the form that the other methods take."""
+        """Convert targets from the form in which the data set stores them to the form that the other methods take."""
 
     def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
+        """Return the weight of each example, [B]; None if all count equally. `given`: the data set's weights, [B]."""
         return None if given is None else tf.cast(given, tf.float32)
 
     @abstractmethod
@@ -84,15 +84,18 @@ class Head(ABC):
         """Return the metric of each example, [B]. Outputs that are not finite count as wrong."""
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        """Return new Keras metrics, by name. The names are those of `Objective.further_metrics`, as in records."""
+        """Return new metrics of Keras that are computed besides `metric`, by name (`Objective.further_metrics`)."""
         return {}
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
-        """Return truth and prediction for `further_metrics`, float32 [B, …] each, or None without such metrics."""
+        """Return true targets and predictions for `further_metrics`, float32 [B, …] each; None if it returns none."""
         return None
 
     def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
-        """Return the arrays, [B, ...] by name, that `Objective.results` analyses. Return {} if it needs no arrays."""
+        """Return the arrays to keep for the analysis of a run's results (`Objective.results`), [B, ...] by name.
+
+        Return {} if there is no analysis.
+        """
         return {}
 
     def final(self, outputs: Outputs) -> Outputs:
@@ -101,7 +104,10 @@ class Head(ABC):
 
     @abstractmethod
     def as_probabilities(self, outputs: Outputs) -> Outputs:
-        """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
+        """Convert outputs to probabilities or, for a regression, to values in the target's units.
+
+        The structure of the outputs stays the same.
+        """
 
     @abstractmethod
     def finished(self, model: keras.Model) -> keras.Model:
@@ -129,14 +135,17 @@ class ObjectiveHead(Head):
     needs_mark = False  # whether only the loss shows that outputs are probabilities, so a saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
-        """Create a head for outputs that are scores, or values in standard deviations. `training`: see `head_of`."""
+        """Create a head for outputs that are scores, or for a regression, values in standard deviations of the target.
+
+        `training`: the settings of label smoothing and class weights; None if the loss uses neither.
+        """
         self.of_prediction = self
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the head to the meaning of the outputs. `losses`: the losses of compile(), by the output's index."""
+        """Adapt the head to what the outputs mean. `losses`: the losses of compile(), by the index of the output."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
@@ -156,7 +165,7 @@ class ObjectiveHead(Head):
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs that lead to this prediction, so that a mean of several predictions has a loss and a metric."""
+        """Return outputs that lead to `prediction`, e.g. to compute the loss of the mean of several predictions."""
         return self.scaled(prediction)
 
     def as_probabilities(self, outputs: Outputs) -> Outputs:
@@ -196,7 +205,7 @@ class ClassificationHead(ObjectiveHead):
         return outputs
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weight of each example times the weight of its class, [B]; None if all count alike."""
+        """Return the weight of each example times the weight of its class, [B]; None if all count equally."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
@@ -216,7 +225,7 @@ class ClassificationHead(ObjectiveHead):
         return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
 
     def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the class with the largest output, int32 [B]; -1 if an output is not finite (argmax gives 0 then)."""
+        """Return the class with the largest output, int32 [B]; -1 if an output is not finite (argmax returns 0)."""
         outputs = self.of_each_class(outputs)
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
         return tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1)
@@ -269,7 +278,7 @@ class OneOutputHead(ClassificationHead):
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the head to the meaning of the output. Raises ValueError for a loss that compares several numbers."""
+        """Adapt the head to what the output means. Raises ValueError if a loss needs an output for each class."""
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(
@@ -357,7 +366,7 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
-    """Clip probabilities to 0..1. A network without activation may exceed this range. Non-finite values become NaN."""
+    """Clip probabilities to 0..1, because a network without activation may exceed it. Make non-finite values NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
@@ -465,5 +474,5 @@ class NextByteHead(ObjectiveHead):
         return self.losses(targets, outputs) / math.log(2)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the scores unchanged. For probabilities each position would need a softmax of its own."""
+        """Return the scores unchanged. They are not probabilities, which would need a softmax for each position."""
         return outputs

@@ -40,15 +40,15 @@ _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.met
 
 
 def is_of_keras(found: object) -> bool:
-    """Return whether Keras defines a class, a function, or the class of an object, so that its computation is known."""
+    """Return whether `found` is a class or function of Keras, or an object of such a class."""
     kind = found if hasattr(found, "__qualname__") else type(found)
     return getattr(kind, "__module__", "").startswith("keras.")
 
 
 def compares_numbers(loss: keras.Loss | Callable[..., Any]) -> bool | None:
-    """Return whether a loss of Keras, an object or a function, compares numeric targets with predictions (not classes).
+    """Return whether a loss of Keras compares numbers, not classes. `loss`: an object or a function.
 
-    Return None if the loss is not of Keras.
+    Return None if Keras does not define the loss.
     """
     function = wrapped_by(loss) or loss
     return function in _OF_NUMBERS if is_of_keras(function) else None
@@ -60,12 +60,15 @@ def compares_classes(loss: keras.Loss) -> bool:
 
 
 def takes_any_units(loss: keras.Loss) -> bool:
-    """Return whether a loss has the same best network for standardised targets as for the original targets."""
+    """Return whether the network with the lowest loss is the same for standardised targets as for the original ones.
+
+    True only for losses of Keras for which this is known.
+    """
     return is_of_keras(loss) and wrapped_by(loss) in _IN_ANY_UNITS
 
 
 def loss_takes_probabilities(loss: keras.Loss) -> bool:
-    """Return whether a loss of Keras takes probabilities."""
+    """Return whether a loss takes probabilities instead of scores. False for a loss that Keras does not define."""
     function = wrapped_by(loss) if is_of_keras(loss) else None
     if function in _WITH_LOGITS:
         return not loss.get_config().get("from_logits", False)

@@ -1,6 +1,6 @@
 """Find rows by their keys, as in a `DynamicEmbedding`: buckets, hashes and initial values.
 
-    key, int64  ──hash──►  one of `buckets`  ──compare with the keys there──►  one of its `ways` places, or none
+    key, int64  ──hash──►  one of the buckets  ──compare with the keys there──►  one of the bucket's places, or none
 
 A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of
 fixed shapes, which a checkpoint contains unchanged, and a row to evict is searched for in only one bucket. The
@@ -44,17 +44,17 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """The number of keys that a server keeps for each bucket: those with a row, then those not yet admitted."""
+        """The number of keys for which a server has room in each bucket: keys with a row, then keys that wait for one."""
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property
     def state_columns(self) -> int:
-        """The number of values of each bucket in a checkpoint, besides rows and slots (server/keyed_tables.py)."""
+        """The number of values that a checkpoint has for each bucket, without rows and slots (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """The number of values that a checkpoint has for the table, besides rows and slots."""
+        """The number of values that a checkpoint has for the table, without rows and slots."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -81,7 +81,7 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """The part of a keyed table with which one server starts: the buckets whose number modulo `servers` is `index`."""
+    """The initial content of one server's part of a table: the buckets whose number modulo `servers` is `index`."""
 
     form: KeyedRows  # the properties of the whole table
     keys: np.ndarray  # int64 [places of the part], the key of each place; EMPTY if the place has no row
@@ -89,7 +89,7 @@ class KeyedPart:
     servers: int = 1
 
     def of_server(self, index: int, servers: int) -> KeyedPart:
-        """Return the part of server `index`. Call this on the part that holds the whole table."""
+        """Return the part for server `index` of `servers`. Call this on a part that contains the whole table."""
         return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
 
 

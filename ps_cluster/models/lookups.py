@@ -20,7 +20,7 @@ _TABLE = "lookup_table"  # the attribute of Keras's layers that holds the table
 
 @contextlib.contextmanager
 def constant_tables(model: keras.Model) -> Iterator[None]:
-    """Let the layers of a model use constants instead of their tables within the block."""
+    """Let the lookup layers of a model use constants instead of their tables within the block."""
     with contextlib.ExitStack() as stack:
         for layer in layers_of(model):
             if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup):
@@ -31,7 +31,7 @@ def constant_tables(model: keras.Model) -> Iterator[None]:
 
 
 class ConstantTable:
-    """The content of a `tf.lookup.StaticHashTable`, in the order of its keys' hashes."""
+    """A table of constants with the content of a `tf.lookup.StaticHashTable`, sorted by the hashes of the keys."""
 
     def __init__(self, name: str, table: tf.lookup.StaticHashTable):
         """Copy the `table` of layer `name`. Raises ValueError if it is empty, or if two keys have the same hash."""
@@ -60,7 +60,7 @@ class ConstantTable:
 
 
 def _hashes(keys: tf.Tensor) -> tf.Tensor:
-    """Return a whole number for each key, int64: an integer key itself, or the hash of a word."""
+    """Return the hash of each key, int64. The hash of an integer is the integer itself."""
     if keys.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
     return tf.cast(keys, tf.int64)

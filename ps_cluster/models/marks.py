@@ -34,7 +34,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model in which `layer` follows the outputs. `inputs`: the inputs, used for a subclassed model."""
+    """Return a model in which `layer` follows the outputs. `inputs`: the model's inputs; only subclassed ones need it."""
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
@@ -54,7 +54,10 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, ArrayField]) -
 
 
 def without_units(model: keras.Model) -> keras.Model:
-    """Return a model without the last layer `UNITS`, compiled as before. Raises ValueError if `UNITS` is elsewhere."""
+    """Return a model without the last layer `UNITS`, which converts outputs to the target's units, compiled as before.
+
+    Raises ValueError if the layer is elsewhere in the model.
+    """
     if is_marked(model, UNITS) and is_of_keras(model):
         inputs, outputs = _ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)

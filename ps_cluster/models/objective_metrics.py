@@ -1,4 +1,7 @@
-"""Compute the further metrics of an objective by Keras's own classes: AUC, log loss, F1, RMSE and R²."""
+"""Compute the further metrics of an objective, those besides its main metric, by Keras's own classes.
+
+They are AUC, log loss, F1, RMSE and R².
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ MOST_COLLECTED = 2**20  # the metrics are updated once this many target values a
 
 
 def further_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
-    """Return an objective's further metrics by name, except those whose name or class a metric of compile() has too.
+    """Return the metrics that an objective has in addition to its main metric, by name.
 
-    `compiled`: the metrics of compile(), which have to be built.
+    Metrics that have the same name or class as a metric of compile() are left out. `compiled`: the metrics of
+    compile(), which have to be built.
     """
     of_user = compiled.metrics
     taken = {*of_user, *(type(metric) for metric in of_user.values())}
@@ -28,17 +32,17 @@ def further_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, keras.Me
 
 
 def scored_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
-    """Return the metrics that are scored in addition to the objective's metric and the loss: name → better values.
+    """Return which values are better for each metric that is scored besides the objective's main metric and the loss.
 
-    The better values are "max" or "min", or None if Keras does not know which are better. `compiled`: the metrics of
-    compile(), which have to be built.
+    The result maps the name of the metric to "max" or "min", or to None if Keras does not know which values are better.
+    `compiled`: the metrics of compile(), which have to be built.
     """
     scored = further_metrics(head, compiled) | compiled.metrics
     return {name: mode_of_metric(metric) for name, metric in scored.items()}
 
 
 class ObjectiveMetrics:
-    """The further metrics of an objective, accumulated over batches.
+    """The metrics that an objective has in addition to its main metric, accumulated over batches.
 
     Batches are collected, because an update of Keras's metrics takes as long for 50 examples as for 5,000.
     """
@@ -50,7 +54,10 @@ class ObjectiveMetrics:
         self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []
 
     def add(self, truth: tf.Tensor, predicted: tf.Tensor) -> None:
-        """Add a batch, as `Head.compared` returns it. Call this after the metrics of compile() are updated."""
+        """Add the true targets and predictions of a batch, as `Head.compared` returns them.
+
+        Call this after the metrics of compile() are updated.
+        """
         self._batches.append((truth, predicted))
         if sum(math.prod(batch.shape) for batch, _ in self._batches) >= MOST_COLLECTED:
             self._update()
@@ -80,8 +87,8 @@ class ObjectiveMetrics:
 def _defined_share(metric: keras.Metric) -> float:
     """Return the share of classes or labels for which a metric is defined; NaN if it is defined for none.
 
-    In the means of Keras, a label counts as 0 if no example has it; in the mean area under the curve, also if all
-    examples have it. Such a label says nothing about the network.
+    Keras averages a metric over the labels. A label that no example has counts as 0 in this mean. In the mean area under
+    the curve, a label that all examples have counts as 0 too. Such a label says nothing about the network.
     """
     if not isinstance(metric, keras.metrics.AUC | keras.metrics.F1Score):
         return 1.0

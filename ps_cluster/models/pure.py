@@ -28,7 +28,7 @@ def seeds_of(model: keras.Model) -> list[keras.Variable]:
 
 
 def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Return a state, int64 [2], for each of `count` SeedGenerators. No two generators or steps get the same state.
+    """Return a state, int64 [2], for each of `count` SeedGenerators. Each generator gets a new state in each step.
 
     A generator adds 1 to the second number of its state at each draw, so the second numbers of different steps are far
     apart. `random_state`: int32 [2], the seed of the run and the step id.
@@ -41,7 +41,10 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 
 class PureScope(keras.StatelessScope):
-    """A scope in which variables have given values. It records reads of other variables, and all assignments."""
+    """A scope in which variables have the values that are passed to it, as in `keras.StatelessScope`.
+
+    It records reads of other variables, and all assignments.
+    """
 
     def __init__(
         self, state_mapping: Sequence[tuple[keras.Variable, tf.Tensor | np.ndarray]], collect_losses: bool = False
@@ -61,7 +64,7 @@ class PureScope(keras.StatelessScope):
         return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable. If the variable has no given value, record that, and return None.
+        """Return the value of a variable in this scope. If it has none, record the variable, and return None.
 
         No gradient flows through a value that a layer has assigned, just as in Keras no gradient flows through an
         assignment to a variable.
@@ -75,7 +78,7 @@ class PureScope(keras.StatelessScope):
 
     @property
     def unknown(self) -> list[keras.Variable]:
-        """The variables that were read but have no given value."""
+        """The variables that were read although they have no value in this scope."""
         return list(self._unknown.values())
 
     def after(self, variable: keras.Variable) -> tf.Tensor:
@@ -86,10 +89,10 @@ class PureScope(keras.StatelessScope):
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
-        """Raise ValueError if the pass read a variable without a given value, or changed one outside of `may_change`.
+        """Raise ValueError if the forward pass read a variable without a value, or changed one not in `may_change`.
 
-        `may_change`: the variables that the pass may change: the model's statistics and the states of its seeds. The
-        error names the variable that was read or changed. It is raised here and not during the pass, because Keras adds
+        `may_change`: the variables that the pass may change: the model's statistics and the states of its random
+        generators. The error names the variable that was read or changed. It is raised here and not during the pass, because Keras adds
         a long text to an error within a layer.
         """
         for variable in self._unknown.values():

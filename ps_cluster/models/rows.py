@@ -1,4 +1,4 @@
-"""The rows of embedding tables that a step needs. The launcher imports this module without TensorFlow."""
+"""Describe which rows of embedding tables a step needs. The launcher imports this module without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from ps_cluster.config.lazy import tf
 
 
 class Rows(NamedTuple):
-    """The distinct rows that a step looks up. The first four fields have a tensor for each group of tables."""
+    """The distinct rows of embedding tables that a step looks up.
+
+    The first four fields have a tensor for each group of tables.
+    """
 
     # int64 [u], the numbers of the rows within the group, or their keys, sorted by the servers that have the rows
     ids: tuple[tf.Tensor, ...] = ()

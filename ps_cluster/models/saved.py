@@ -20,7 +20,8 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     """Return the model of a .keras file, with its loss and metrics.
 
     Keras's safe mode stays on. Layers that Keras does not know are looked up in the files of code that the user has
-    named. A regression that was not saved by a run is assumed to return the target's units, like any model of Keras.
+    named. The outputs of a regression that was not saved by a run are assumed to be in the target's units, as in any
+    Keras model.
 
     Raises:
       ValueError, TypeError: the file contains no model, or the code of one of its layers or losses is not found.
@@ -29,9 +30,9 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a user's model, with the mark `OWN_UNITS` if it is a regression model that has no mark for its units.
+    """Return a user's model. If it is for a regression, mark that its outputs are in the units of the target.
 
-    The mark says that the outputs are already in the units of the target.
+    The mark is a last layer, `OWN_UNITS` (marks.py). It is not added if the model already has a mark for its units.
     """
     if not OBJECTIVES[spec.objective].has_units or is_marked(model, UNITS) or is_marked(model, OWN_UNITS):
         return model
@@ -64,7 +65,7 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
+    """Return a saved model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
     If the outputs are already probabilities, no activation is added. If the model has several outputs, the prediction
     is the output for the target, or the first output if all outputs are for the same target.

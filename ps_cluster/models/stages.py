@@ -24,7 +24,7 @@ from ps_cluster.private_names import LayerCall, calls_of, layers_of
 
 @dataclass(frozen=True)
 class Block:
-    """The layers between two neighbouring places where a network can be cut. They stay on one device."""
+    """A series of layers that have to stay on one device: a network can be cut before and after it, but not inside."""
 
     layers: tuple[str, ...]  # the names of the layers, in order
     weights: int  # how many trainable numbers the layers have
@@ -57,10 +57,10 @@ def blocks_of(model: keras.Model) -> list[Block]:
 
 
 def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
-    """Return the index of the first block of each part, for the most balanced cut of a network into `parts` parts.
+    """Cut a network into `parts` parts as evenly as possible. Return the index of the first block of each part.
 
-    The most balanced cut has the smallest sum of the squares of the parts' numbers of weights. Of several cuts with the
-    same sum, the cut that sends the fewest numbers is chosen. Each part has weights, so `parts` must not be larger than
+    For each part, the square of its number of weights is computed. The sum of these squares is smallest for the chosen
+    cut. Of several cuts with the same sum, the cut that sends the fewest numbers is chosen. Each part has weights, so `parts` must not be larger than
     the number of blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
@@ -79,15 +79,16 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
 
 
 class StagedNetwork:
-    """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
+    """A network that is divided into stages, as a function of a vector of weights and a vector of statistics per stage.
 
-    The networks of the stages share their layers, and therefore their variables, with the whole network.
+    Each stage is itself a network. These networks share their layers, and therefore their variables, with the whole network.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
-        """Cut a network into one stage for each device.
+        """Cut the network `whole` into one stage for each device.
 
-        `firsts`: the index of the first block of each stage.
+        `blocks`: the blocks of the network, as `blocks_of` returns them. `firsts`: the index of the first block of each
+        stage.
 
         Raises:
           ValueError: the variables of the stages, end to end, are in another order than those of the network.
@@ -147,7 +148,7 @@ def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
 
 
 def _can_be_cut(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> bool:
-    """Return whether a network can be cut between its nodes `end` - 1 and `end`."""
+    """Return whether a network can be cut between its nodes (calls of layers) `end` - 1 and `end`."""
     before, after = (
         {id(node.operation) for node in part if getattr(node.operation, "variables", ())}
         for part in (nodes[:end], nodes[end:])

@@ -1,4 +1,4 @@
-"""Build and check a user's network. Refuse it if it has a part that training here would ignore, and name that part."""
+"""Build and check a user's network. Refuse a network with a part that this package would ignore, and name the part."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
 def check_network(found: object, spec: ExampleSpec) -> keras.Model:
-    """Check that a user's model can be trained here. Return the built model without the `UNITS` layer of saved models.
+    """Check that this package can train what a user's code has returned. Return the built model.
 
-    Raises ValueError with the reason if the model can't be trained.
+    If the model was saved by a run, its last layer `UNITS`, which converts outputs to the target's units, is left out.
+    Raises ValueError with the reason if `found` is not a model that can be trained.
     """
     if not isinstance(found, keras.Model):
         returned = "nothing (is there a 'return'?)" if found is None else f"{type(found).__name__}"
@@ -160,7 +161,7 @@ def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Outputs) 
 
 
 def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
-    """Return advice for outputs of these shapes, which do not fit the data set."""
+    """Return advice on how to change a network whose outputs have the wrong `shapes` for the data set."""
     end = "end it with " + " or ".join(f"Dense({count})" for count in OBJECTIVES[spec.objective].output_counts(spec))
     if OBJECTIVES[spec.objective].has_units and spec.outputs == 1 and any(shape[-1:] > (1,) for shape in shapes):
         # Targets are floats. With Keras's losses, floats may be classes too.
@@ -195,9 +196,9 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 
 
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
-    """Raise UserError if images are to be scaled down at first, but the network takes images of only one size.
+    """Raise UserError if training starts with smaller images, but the network takes images of only one size.
 
-    A subclassed model has no symbolic inputs, and can't be checked. Its mistake is found only in the first step.
+    A subclassed model has no symbolic inputs, so it can't be checked. It then fails in the first step.
     """
     if not config.schedule.image_scales:
         return

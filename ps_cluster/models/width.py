@@ -1,4 +1,4 @@
-"""Divide each wide layer of a network over several devices by its units or filters.
+"""Divide the units or filters of each wide layer of a network among several devices.
 
     device 0: units 0 to 31 of each wide layer, and the layers that stay whole; it joins the outputs
     device 1: units 32 to 63 of each wide layer
@@ -75,9 +75,9 @@ class DividedLayer(keras.layers.Layer):
         return tf.concat(outputs, -1)
 
     def _run(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
-        """Return the output of a part of the layer, computed with `values` as the part's variables.
+        """Return the output of a part of the layer, computed with `values` as the values of the part's variables.
 
-        After the output follows the regularisation loss of each value that has a regulariser, [] each.
+        The regularisation losses, [] each, of the variables that have a regulariser follow the output in the list.
         """
         with keras.StatelessScope(zip(part.trainable_variables, values)):
             output = part(inputs)
@@ -85,12 +85,12 @@ class DividedLayer(keras.layers.Layer):
 
 
 class WideNetwork:
-    """A network whose wide layers are in parts, as a function of a flat vector of weights for each device."""
+    """A network whose wide layers are divided over devices, as a function of a flat vector of weights for each device."""
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
-        """Cut a network. The first device has the layers that stay whole, such as those of fewer than `least_units` units.
+        """Cut the wide layers of the network `whole` into one part for each device.
 
-        Raises ValueError for a user's model class, a network without a layer to cut, or a layer that shares weights.
+        A layer with fewer than `least_units` units stays whole. The first device has all layers that stay whole. Raises ValueError for a user's model class, a network without a layer to cut, or a layer that shares weights.
         """
         model, least = whole.model, max(least_units, len(devices))
         functional_model_of(model)
@@ -125,7 +125,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another layer")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return a mapping: id of a trainable variable → (number of its device, positions in the whole vector)."""
+        """Return for each trainable variable, by its id(), its device's number and its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}
