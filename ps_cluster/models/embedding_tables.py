@@ -68,7 +68,7 @@ class Tables:
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
         self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))  # the width of each group
         self.tables: list[Table] = []  # in the order of the network's layers
-        self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → the dynamic embedding table that is this group
+        self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → its only table, a dynamic one
         rows = [0] * len(self.widths)
         for layer in layers:
             if isinstance(layer, DynamicEmbedding):
@@ -91,7 +91,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values that a checkpoint has for dynamic embedding tables, such as keys, without rows and slots."""
+        """The number of values in a checkpoint for dynamic embedding tables, such as keys, without rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:

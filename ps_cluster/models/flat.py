@@ -142,7 +142,9 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
     layers = [layer for layer in layers_of(model) if isinstance(layer, DynamicEmbedding) and layer.trainable]
     ends = np.cumsum([layer.form.state_size for layer in layers])
     if (0 if keyed is None else keyed.size) != (ends[-1] if layers else 0):
-        raise ValueError(f"the dynamic embedding tables of {model.name} have another number of values than the state of the checkpoint")
+        raise ValueError(
+            f"the dynamic embedding tables of {model.name} have another number of values than the state of the checkpoint"
+        )
     for layer, part in zip(layers, np.split(keyed, ends[:-1]) if keyed is not None else ()):
         layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
 

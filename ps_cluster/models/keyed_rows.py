@@ -44,12 +44,12 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """The number of keys for which a server has room in each bucket: keys with a row, then keys that wait for one."""
+        """How many keys a server can keep for each bucket: first the keys with a row, then those that wait for one."""
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property
     def state_columns(self) -> int:
-        """The number of values that a checkpoint has for each bucket, without rows and slots (server/keyed_tables.py)."""
+        """The number of values in a checkpoint for each bucket, without rows and slots (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property

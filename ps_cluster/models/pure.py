@@ -92,8 +92,8 @@ class PureScope(keras.StatelessScope):
         """Raise ValueError if the forward pass read a variable without a value, or changed one not in `may_change`.
 
         `may_change`: the variables that the pass may change: the model's statistics and the states of its random
-        generators. The error names the variable that was read or changed. It is raised here and not during the pass, because Keras adds
-        a long text to an error within a layer.
+        generators. The error names the variable that was read or changed. It is raised here and not during the pass,
+        because Keras adds a long text to an error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:

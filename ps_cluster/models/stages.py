@@ -60,8 +60,8 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
     """Cut a network into `parts` parts as evenly as possible. Return the index of the first block of each part.
 
     For each part, the square of its number of weights is computed. The sum of these squares is smallest for the chosen
-    cut. Of several cuts with the same sum, the cut that sends the fewest numbers is chosen. Each part has weights, so `parts` must not be larger than
-    the number of blocks with weights.
+    cut. Of several cuts with the same sum, the cut that sends the fewest numbers is chosen. Each part has weights, so
+    `parts` must not be larger than the number of blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The number of blocks before a cut → the cost of the best parts of these blocks, and the first block of each part.
@@ -81,7 +81,7 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
 class StagedNetwork:
     """A network that is divided into stages, as a function of a vector of weights and a vector of statistics per stage.
 
-    Each stage is itself a network. These networks share their layers, and therefore their variables, with the whole network.
+    Each stage is itself a network. It shares its layers, and therefore their variables, with the whole network.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):

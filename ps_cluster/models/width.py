@@ -85,12 +85,13 @@ class DividedLayer(keras.layers.Layer):
 
 
 class WideNetwork:
-    """A network whose wide layers are divided over devices, as a function of a flat vector of weights for each device."""
+    """A network whose wide layers are divided over devices, as a function of a vector of weights for each device."""
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
         """Cut the wide layers of the network `whole` into one part for each device.
 
-        A layer with fewer than `least_units` units stays whole. The first device has all layers that stay whole. Raises ValueError for a user's model class, a network without a layer to cut, or a layer that shares weights.
+        A layer with fewer than `least_units` units stays whole. The first device has all layers that stay whole.
+        Raises ValueError for a user's model class, a network without a layer to cut, or a layer that shares weights.
         """
         model, least = whole.model, max(least_units, len(devices))
         functional_model_of(model)
@@ -125,7 +126,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another layer")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return for each trainable variable, by its id(), its device's number and its positions in the whole vector."""
+        """Return, by the id() of each trainable variable, its device's number and its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}

@@ -1,4 +1,4 @@
-"""The networks of the package, a file for each, and the first and last layers that they share.
+"""The networks of this package, one in each file. This module has the first and last layers that they share.
 
 TensorFlow is not imported before a network is built.
 """
@@ -27,12 +27,15 @@ Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, m
 
 
 def found(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> list[dict[str, Any]]:
-    """Return entries of the table `modes` in a recipe: settings that were found on held-out examples for each of `modes`.
+    """Return one entry for each of `modes`, for the table `modes` of a network's recipe (`config.recipe.FoundRates`).
+
+    Each entry has optimizer settings that were found on held-out examples, for a mode, a number of workers and a batch
+    size.
 
     Args:
-      workers: the number of workers for which they were found; 1 for mode single.
-      batch: the batch size of a worker for which they were found.
-      optimizer: the section `optimizer` as far as it differs from the recipe for all modes.
+      workers: the number of workers for which the settings were found; 1 for mode single.
+      batch: the batch size of a worker for which the settings were found.
+      optimizer: the settings of the section `optimizer` that differ from the recipe for all modes.
     """
     return [
         {"mode": mode, "workers": workers, "batch_size_per_worker": batch, "optimizer": optimizer} for mode in modes
@@ -40,20 +43,20 @@ def found(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> 
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each channel. If a channel is constant, return 1 as its deviation."""
+    """Return the mean and the standard deviation of each channel. For a constant channel, the deviation is set to 1."""
     channels = field.shape[-1] if field.shape else 1
     mean, std = (list(given) or [UNKNOWN] * channels for given in (field.mean, field.std))
     return mean, [value or 1.0 for value in std]
 
 
 def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
-    """Return factor and summand that standardise each channel: 1 / deviation, and -mean / deviation."""
+    """Return the factor and the summand that standardise each channel: 1 / deviation, and -mean / deviation."""
     mean, std = mean_and_std(field)
     return [1 / value for value in std], [-middle / value for middle, value in zip(mean, std, strict=True)]
 
 
 def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
-    """Return the input layer of images `[B, *image.shape]`, 0..255, and a layer that standardises channels, float32.
+    """Return an input layer for images `[B, *image.shape]`, 0..255, and a layer that standardises their channels.
 
     `any_size`: whether images of any height and width are allowed.
     """
@@ -67,7 +70,7 @@ def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.La
 
 
 def inputs_of(examples: ExampleSpec) -> dict[str, keras.KerasTensor]:
-    """Return an input layer for each input of the examples, by name: int32 for codes, float32 for all other inputs."""
+    """Return an input layer for each input of the examples, by name: int32 for category codes, float32 for others."""
     return {
         name: keras.Input(field.shape, name=name, dtype="int32" if field.codes else "float32")
         for name, field in examples.inputs.items()
@@ -75,7 +78,7 @@ def inputs_of(examples: ExampleSpec) -> dict[str, keras.KerasTensor]:
 
 
 def flat_numbers(given: keras.KerasTensor, name: str, field: ArrayField) -> keras.KerasTensor:
-    """Return an input of numbers as float32 [B, n], standardised."""
+    """Flatten an input of numbers, and standardise it. Return it as float32 [B, n]."""
     width = math.prod(field.shape)
     flat = keras.layers.Reshape((width,), name=f"{name}_flat")(given)
     if not field.mean and field.dtype != "uint8":  # its scale is not known
@@ -88,10 +91,13 @@ def flat_numbers(given: keras.KerasTensor, name: str, field: ArrayField) -> kera
 def embeddings(
     given: keras.KerasTensor, name: str, field: ArrayField, width: int | None = None
 ) -> list[keras.KerasTensor]:
-    """Return the embedding [B, width] of each column of codes [B, columns]. Each column has its own table.
+    """Embed each column of an input of category codes, [B, columns]. Return the embedding of each column, [B, width].
+
+    Each column has its own table.
 
     Args:
-      width: the number of values in a row. If it is None, the square root of the table's number of rows, within bounds.
+      width: the number of values in a row of a table. If it is None, it is the square root of the table's number of
+        rows, but at least 2 and at most 32.
     """
     return [
         keras.layers.Embedding(rows, width or min(32, max(2, round(math.sqrt(rows)))), name=f"{name}_{place}")(
@@ -104,14 +110,14 @@ def embeddings(
 def columns_of(
     examples: ExampleSpec, row_width: int
 ) -> tuple[dict[str, keras.KerasTensor], list[keras.KerasTensor], list[keras.KerasTensor]]:
-    """Return the input layers by name, the embedding of each categorical column, and the standardised numbers."""
+    """Return input layers by name, the embedding of each categorical column, and the standardised numeric inputs."""
     inputs, fields = inputs_of(examples), examples.inputs.items()
     rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
     return inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
 
 
 def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras.KerasTensor:
-    """Return `x` [B, n] after dense layers with ReLU, [B, units[-1]]."""
+    """Apply dense layers with ReLU to `x` [B, n]. Return the outputs of the last layer, [B, units[-1]]."""
     for place, count in enumerate(units):
         x = keras.layers.Dense(count, "relu", name=f"{name}_{place}")(x)
     return x
@@ -165,7 +171,7 @@ class NetworkOfKeys(Network[OwnSettings]):
 
 
 class ImageNetwork(Network[OwnSettings]):
-    """A network for images. `smallest_side`: the smallest side, in pixels, of the images that it can be built for."""
+    """A network for images. `smallest_side`: the smallest height or width, in pixels, that its images may have."""
 
     smallest_side = 1
     tuned_on = 50_000  # the training images of CIFAR-10

@@ -1,8 +1,8 @@
 """The network of airbench (Jordan 2024, arXiv:2404.00498, section 3), the default network.
 
-Its convolutions are updated by Muon, as in airbench94_muon (github.com/KellerJordan/cifar10-airbench). The first half of the
-training has smaller images. The modes that divide the network among the workers can't use Muon, so they use Nesterov's
-momentum.
+Its convolutions are updated by Muon, as in airbench94_muon (github.com/KellerJordan/cifar10-airbench). In the first
+half of the training, the images are scaled down. The modes that divide the network among the workers can't use Muon, so
+they use Nesterov's momentum.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Airbench(ImageNetwork[AirbenchSettings]):
 
 
 def _make_partial_identity(model: keras.Model) -> None:
-    """Make the first filters of each 3x3 convolution copy one input channel each (Dirac; Jordan 2024, 3.3)."""
+    """Set the first filters of each 3x3 convolution so that each copies one input channel (Dirac; Jordan 2024, 3.3)."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
             kernel = layer.kernel.numpy()

@@ -3,8 +3,9 @@
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3: layer normalisation before each
 attention, before each pair of dense layers, and at the end.
 
-The matrices of its blocks follow Muon, and all other weights Adam. On held-out files this was better than Adam alone,
-with stale gradients and without. The modes that divide the network among the workers can't use Muon, and have Adam.
+Muon updates the matrices of its blocks, and Adam updates all other weights. On held-out files this was better than Adam
+alone, with stale gradients and without. The modes that divide the network among the workers can't use Muon, so they use
+Adam for all weights.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ByteLm(Network[ByteLmSettings]):
             raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
 
     def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
-        """Return the network: 1.4 M parameters by default. Each output depends on no input after its position."""
+        """Return the network: 1.4 M parameters by default. The scores at a position depend on no later byte."""
         layers, window, units = keras.layers, examples.window(self.name), settings.units
         (name,) = examples.inputs
         given = keras.Input((window,), name=name, dtype="uint8")

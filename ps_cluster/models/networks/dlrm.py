@@ -1,4 +1,4 @@
-"""A network for keys and numbers, such as clicks: embeddings that are combined by dot products.
+"""A network for categorical columns and numbers, e.g. of clicks: embeddings that are combined by dot products.
 
 Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems",
 arXiv:1906.00091, section 2.5: dense layers turn the numbers into a vector as wide as the embeddings, all pairs of

@@ -1,7 +1,7 @@
 """The CNN of TensorFlow's tutorial, with light augmentation.
 
-Its rule is Muon, which was far better than the tutorial's adam on held-out images, with stale gradients and without. The
-modes that divide the network among the workers can't use Muon, so they use adam.
+Its update rule is Muon, which was far better than the tutorial's Adam on held-out images, with stale gradients and
+without. The modes that divide the network among the workers can't use Muon, so they use Adam.
 
 https://www.tensorflow.org/tutorials/images/cnn
 """
