@@ -1,7 +1,7 @@
 """Write the rows of embedding tables that have changed since a step, for a program that serves the model meanwhile.
 
 Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
-a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.
+a list of changes. The file contains exactly the changes between these two checkpoints, and their steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class TablePlace:
     width: int
 
     def values(self, checkpoint: Checkpoint) -> np.ndarray:
-        """Return this table's rows in a checkpoint, float32 [rows, width]. Raises UserError if it lacks them."""
+        """Return the table's rows in a checkpoint, float32 [rows, width].
+
+        Raises UserError if the checkpoint does not contain them, because it belongs to another network.
+        """
         found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
         if len(found) < self.rows * self.width:
             raise UserError(
@@ -46,15 +49,17 @@ class TablePlace:
 
 
 def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | None, notify: Notify) -> None:
-    """Write the rows of embedding tables that have changed since a step to an .npz file, in one piece or not at all.
+    """Write the rows of embedding tables that have changed since a step to an .npz file.
 
-    For each table NAME the file contains `NAME.ids`, int64 [n], ascending, and `NAME.rows`, float32 [n, width]. It also
-    contains `step`, int64 [], the step of the rows, and `since`, int64 [], the step of the checkpoint that they are
-    compared with.
+    The file appears when it is complete. For each table NAME it contains `NAME.ids`, the ascending numbers of the
+    changed rows, int64 [n], and `NAME.rows`, their values, float32 [n, width]. It also contains `step`, int64 [], the
+    step of these values, and `since`, int64 [], the step of the checkpoint that they were compared with.
 
     Args:
       root: a run directory.
       since: a step, e.g. the `step` of the previous file.
+      output: the file to write.
+      data_dir: the folder of the data set; None: use the copy that the run used.
     Raises:
       UserError: the run has no tables, or no checkpoint at or before `since` is kept.
       RunFailed: the file can't be written.
@@ -118,7 +123,7 @@ def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePla
 
 
 def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the table's rows that differ, int64 [n], and these rows in `after`, float32 [n, width]."""
+    """Return the numbers of a table's rows that differ, int64 [n], and these rows in `after`, float32 [n, width]."""
     values = place.values(after)
     ids = np.flatnonzero((place.values(before) != values).any(axis=1))
     return ids, values[ids]

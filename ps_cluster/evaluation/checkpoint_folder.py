@@ -24,10 +24,12 @@ class CheckpointFolder:
 
     @classmethod
     def of(cls, directory: Path) -> CheckpointFolder:
-        """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or any folder with some.
+        """Find the checkpoints in a run directory, in its folder checkpoints/, or in any other folder of checkpoints.
+
+        `directory`: an absolute path. The folder may not exist yet, or may still be empty.
 
         Raises:
-          UserError: the path is a file, or a folder of other things without checkpoints, so waiting would not help.
+          UserError: the path is a file, or a folder that contains other things but no checkpoints.
         """
         if directory.exists() and not directory.is_dir():
             raise UserError(f"checkpoint directory '{directory}' is a file")
@@ -62,7 +64,7 @@ class CheckpointFolder:
         return load_config(self.run_dir.config) if self.run_dir.config.is_file() else None
 
     def scores_all(self) -> bool:
-        """Return whether the run's configuration wants every checkpoint to be scored; False if there is no run yet."""
+        """Return whether the run's configuration asks to score every checkpoint; False if there is no run yet."""
         config = self.run_config()
         return config is not None and (config.evaluation.after_training or config.checkpoints.every_epochs is not None)
 

@@ -23,7 +23,7 @@ PROMPT = "the prompt"
 
 
 class TextFormatter:
-    """Decodes the bytes that continue a text, for the functions that write the output of `predict`."""
+    """Decodes the bytes that continue a text, for the functions that write predictions (`PredictionFormatter`)."""
 
     columns = headings = ["text"]
 
@@ -46,10 +46,12 @@ def continue_texts(
     writer: WritePredictions,
     output: Path | None,
 ) -> int:
-    """Write a continuation of each file and of the prompt. Return the number of continuations.
+    """Continue the text of each file and the prompt, and write the continuations. Return how many there are.
 
     Args:
-      writer, output: as in `predict`.
+      prompt: a text to continue; None if only files are continued.
+      writer: writes the continuations in one of the formats.
+      output: the file to write, which appears when it is complete; None to write to standard output.
     """
     window = run.spec.window(run.config.model.name)
     prompts = [(str(path), _end_of(path, window)) for path in paths]
@@ -74,7 +76,7 @@ def _end_of(path: Path, count: int) -> bytes:
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
     """Yield the bytes that continue a text, one at a time.
 
-    Zeros fill the rest of the network's window. They do not affect the scores before them.
+    If the text is shorter than the network's window, zeros follow it. They do not affect the scores before them.
     """
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
@@ -90,7 +92,7 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
 
 
 def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
-    """Choose a byte by the scores [256]. NumPy draws it, because TensorFlow versions may draw different numbers."""
+    """Choose a byte at random, by the scores [256]. NumPy draws it: versions of TensorFlow draw different numbers."""
     if not temperature:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()) / temperature)

@@ -37,7 +37,7 @@ ATTEMPTS = 5
 
 
 class OutOfPatience(UserError):
-    """The training has shown no sign of life for as long as the evaluator may wait."""
+    """Raised when an evaluator has waited too long for a sign of life of the training, such as a new checkpoint."""
 
 
 def evaluate(
@@ -51,22 +51,22 @@ def evaluate(
 ) -> list[EvaluationRow]:
     """Score each new checkpoint of a run until training has ended and the last checkpoint is scored.
 
-    If there are several new checkpoints, only the newest is scored. All are scored only with `checkpoints.every_epochs`
-    or `evaluation.after_training`. A step that metrics/evaluation.jsonl already contains is not scored again (except
-    with `once`).
+    If there are several new checkpoints, only the newest is scored, unless `checkpoints.every_epochs` or
+    `evaluation.after_training` is set: then all are scored. A checkpoint whose step is already in
+    metrics/evaluation.jsonl is not scored again (except with `once`).
 
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
       once: score the newest readable checkpoint, and return.
       data_dir: the folder of the data set; None: use the copy that the run used.
-      patience_s: the longest time without any sign of life from the training. Time in which this process was stopped
-        does not count.
+      patience_s: the longest time without a sign of life of the training, such as a new checkpoint. Time in which this
+        process was stopped does not count.
       nice: use one thread and a low priority, to leave the processor to the training.
     Returns:
       The rows of the scores of this call, in order.
     Raises:
       UserError: there is no checkpoint (with `once`, or after `patience_s`) or no data set, a checkpoint belongs to
-        another network, or the training fell silent before its end.
+        another network, or the training has shown no sign of life for `patience_s` seconds before its end.
       RunFailed: training has ended, but its last checkpoint could not be scored.
     """
     if nice:
@@ -149,7 +149,7 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _recompute_one(self) -> bool:
-        """Compute one sampled update again, for the proof. Return whether there was such an update."""
+        """Compute one sampled update again, for the proof, the check of the run. Return whether there was one."""
         run_dir = self._folder.run_dir
         if self._recomputation_off or not waiting_samples(run_dir.samples) or not self._records.acquire():
             return False
@@ -171,7 +171,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look at the directory again, because it may have become a run directory. Return whether this has changed."""
+        """Look again whether the directory is a run directory. Return whether this has changed since the last time."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class InputForm(Row):
-    """Dtype and shape of an example in an input of a model."""
+    """The dtype and shape of one example at an input of a model."""
 
     dtype: str
     shape: list[Count]
@@ -49,7 +49,7 @@ class TableColumns(Row):
 
 
 class ExportReport(Row):
-    """The content of export.json, except for the number of its schema.
+    """The content of export.json, except for its schema version.
 
     Attributes:
       inputs: the inputs of all exported files or, if the data set is a table, of the files that take encoded columns.
@@ -83,7 +83,9 @@ def export(
     notify: Notify,
     console: Console,
 ) -> None:
-    """Write all formats and a report into `output`, which appears complete or not at all.
+    """Write the best model of a run in all `formats`, and a report, into the folder `output`.
+
+    The folder appears when it is complete. Each file is loaded again, and compared with the original.
 
     Args:
       check_examples: the largest number of test examples on which the files are compared with the original.
@@ -123,9 +125,10 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[CheckedModel]:
-    """Compare all files with the original. Return a row for each file.
+    """Compare all exported files with the original. Return the rows of the report.
 
-    Before them come two rows for the original: in float32, and in the precision of the training.
+    The first two rows are for the original: in float32, and in the precision of the training. A row for each file
+    follows.
     """
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
@@ -195,7 +198,7 @@ _UNIMPORTANT_LINES = (*STARTUP_LINES, "Created TensorFlow Lite XNNPACK delegate"
 
 @contextmanager
 def quiet_converters() -> Iterator[None]:
-    """Drop lines of converters that do not help users, e.g. that .h5 is a legacy format or that tf.lite will move.
+    """Drop lines that converters print and that do not help users, e.g. that .h5 is a legacy format.
 
     Keras and the converters use AutoGraph, which writes modules into the temporary folder and leaves their compiled
     form there. Therefore the block has a separate temporary folder, which is removed afterwards.

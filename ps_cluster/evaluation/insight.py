@@ -1,4 +1,4 @@
-"""Write histograms of weights, and test images with their predictions, to TensorBoard for scored checkpoints."""
+"""Show scored checkpoints in TensorBoard: histograms of weights, and test images with their predictions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GROWTH = 0.1  # a checkpoint is shown if its step exceeds the last shown step by
 
 
 class Insight:
-    """Writes histograms of weights and of their changes, and a sheet of test images with predictions.
+    """Writes histograms of weights and of their changes, and a sheet of test images with predictions, to TensorBoard.
 
-    Changes are relative to the previous checkpoint that was shown. With `evaluation.gradients` there are also
-    histograms of gradients, on some fixed training examples (evaluation/scorer.py).
+    Changes are differences from the last checkpoint that was written. With `evaluation.gradients` there are also
+    histograms of the gradient on some fixed training examples (`Scorer.gradient`).
     """
 
     def __init__(self, writer: EvaluationWriter, scorer: Scorer):
@@ -29,7 +29,10 @@ class Insight:
         self._step = 0
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write histograms and images of the checkpoint scored last, unless its step is near the last step shown."""
+        """Write histograms and images of the checkpoint that was scored last.
+
+        Leave out a checkpoint whose step is less than 10 % larger than that of the checkpoint that was written last.
+        """
         if checkpoint.step - self._step < max(1, GROWTH * self._step):
             return
         self._step = checkpoint.step

@@ -42,7 +42,8 @@ class TrainedRun:
 
         Args:
           data_dir: the folder of the data set; None: use the copy that the run used.
-          needs_examples: if False, the form of an example in the run directory is enough, and the data set may be gone.
+          needs_examples: if False, the shapes and dtypes of an example, which the run directory contains, are enough,
+            and the data set itself need not exist any more.
 
         Raises:
           UserError: `root` is not a run directory, the run has no model, or its data set can't be found.
@@ -66,7 +67,7 @@ class TrainedRun:
 
     @property
     def spec(self) -> ExampleSpec:
-        """The form of the examples that the model takes."""
+        """The description of the examples: the inputs that the model takes, and the target."""
         return self.dataset.spec
 
 

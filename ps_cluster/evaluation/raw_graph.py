@@ -8,10 +8,12 @@ from ps_cluster.data.text_rows import network_inputs
 
 
 def prediction_graph(model: keras.Model, spec: ExampleSpec) -> tf.types.experimental.ConcreteFunction:
-    """Return a graph that takes raw inputs by name, for any number of examples, and returns the model's predictions.
+    """Return a graph that takes raw inputs by name, e.g. images as uint8, and returns the model's predictions.
+
+    It accepts any number of examples.
 
     Args:
-      model: a model that `predicting` has returned.
+      model: a model that `predicting` (models/saved.py) has returned.
     """
     from ps_cluster.models.flat import as_arguments  # imports TensorFlow
 

@@ -20,11 +20,11 @@ NO_CATEGORY = "\ufffe"  # a text that no column contains, because U+FFFE is not 
 
 
 def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
-    """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
+    """Return a Keras model that takes a table's columns as they are, encodes them, and returns the outputs of `model`.
 
-    The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n]. If
-    the table has no columns for an input, the model does not have this input. Columns are in the order of the encoding.
-    A missing number is NaN. All layers are Keras's own, so the file loads without this package.
+    The inputs of the returned model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text
+    [B, n]. If the table has no columns for an input, the model does not have this input. Columns are in the order of
+    the encoding. A missing number is NaN. All layers are Keras's own, so the saved file loads without this package.
     """
     from ps_cluster.models.flat import as_arguments
 
@@ -49,7 +49,7 @@ def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
 
 
 def as_raw(inputs: Inputs, encoding: TableEncoding) -> dict[str, np.ndarray]:
-    """Convert encoded columns back to raw columns, by the inverse of `encoding`. Code 0 becomes `NO_CATEGORY`."""
+    """Convert encoded columns back to the columns of the table. Code 0 becomes `NO_CATEGORY`."""
     raw: dict[str, np.ndarray] = {}
     if columns := encoding.numbers:
         mean, std = np.array([one.mean for one in columns]), np.array([one.std for one in columns])

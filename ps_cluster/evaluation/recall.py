@@ -25,17 +25,17 @@ def recall_at(
     those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
     score is not lower. So if a network gives more than k items the same score, none of these items is found,
     whatever their order. The mean is over the users who have a held-out item that is not known, and each user counts
-    once. If there are more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken,
-    spread evenly by their keys.
+    once. Each pair of a user and an item needs a score. If there are more than `MOST_PAIRS` such pairs, only some of
+    the users are taken, spread evenly over the sorted users.
 
     Args:
       scores_of: takes pairs of a user and an item, int64 [n, 2], and returns their scores, float [n]. An item with the
         score NaN is ranked last.
       items: int64 [I], the items that are ranked, ascending and distinct.
-      known: int64 [N, 2], the pairs that were trained on, in the order of `by_user`.
+      known: int64 [N, 2], the pairs that were trained on, sorted by user (`by_user`).
       held_out: int64 [M, 2], the pairs to be found. `items` contains all items of `known` and `held_out`.
     Returns:
-      The mean, 0..1; None if there is no such user.
+      The mean over the users, 0..1; None if no user has a held-out item that is not known.
     """
     if not len(held_out):
         return None
@@ -63,7 +63,7 @@ def by_user(pairs: np.ndarray) -> np.ndarray:
 
 
 def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return bool [U, I]: whether the pair of a user and an item is in `pairs`, which are sorted by user."""
+    """Return for each pair of a user and an item whether it is in `pairs`, which are sorted by user: bool [U, I]."""
     found = np.zeros((len(users), len(items)), bool)
     first, end = np.searchsorted(pairs[:, 0], [users[0], users[-1] + 1])
     some = pairs[first:end]
@@ -79,6 +79,7 @@ class Recall:
         """Create an object that computes recall@k on a data set.
 
         Args:
+          k: how many of the best items count.
           outputs: takes inputs by name, and returns the network's outputs, float32 [n, 1], or [n, 2] for the scores of
             two classes.
         """

@@ -1,8 +1,8 @@
 """Compute sampled updates again, outside the cluster, and compare them with what the cluster did.
 
-    given weights  ──plain Keras, float32──►  gradient, fresh statistics   compared with what the shards received
-    gradient       ──numpy, float64───────►   weights, slots, statistics   compared with what the shards had afterwards
-    weights        ──numpy, float64───────►   weights that a pull returns  compared with what the worker got
+    weights that a worker got  ──Keras, float32──►  gradient, fresh statistics   compared with what the shards received
+    gradient                   ──numpy, float64──►  weights, slots, statistics   compared with the shards afterwards
+    weights of a shard         ──numpy, float64──►  weights that a pull returns  compared with what the worker got
 
 The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its
 tolerance. Rounding explains a deviation of up to 1.
@@ -73,7 +73,7 @@ class _Findings:
     unchecked: list[str] = field(default_factory=list)
 
     def note(self, quantity: str, error: float, tolerance: float, problem: str) -> None:
-        """Record the deviation of a quantity. `problem`: the line to report if the deviation exceeds its tolerance."""
+        """Record the deviation of a quantity. `problem`: the line to report if `error` exceeds `tolerance`."""
         deviation = error / tolerance if tolerance > 0 else math.inf if error > 0 else 0.0
         deviation = deviation if math.isfinite(deviation) else 1e300
         self.deviations[quantity] = max(self.deviations.get(quantity, 0.0), deviation)
@@ -81,7 +81,7 @@ class _Findings:
             self.problems.append(f"{self.name}: {problem}")
 
     def leave_unchecked(self, line: str) -> None:
-        """Record a line about what can't be computed again, unless this line is recorded already."""
+        """Record a line that says what can't be computed again. A line that is recorded already is not repeated."""
         if line not in self.unchecked:
             self.unchecked.append(line)
 
@@ -95,7 +95,9 @@ class Recomputation:
         self._mode: Mode = config.mode_kind
 
     def next(self) -> RecomputedRow | None:
-        """Compute the oldest waiting update again, and record the result; return None if no update waits.
+        """Compute the oldest sampled update that is still waiting, record the result, and return it.
+
+        Return None if no update is waiting.
 
         Raises:
           OSError: the result can't be written.
@@ -164,7 +166,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """The same as `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
+        """Like `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
@@ -256,7 +258,7 @@ class Recomputation:
         return float(np.mean(differs))
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
-        """Compare the change of weights and slots by an update with the change by the equations of the update rule."""
+        """Compare how an update changed weights and slots with how the equations of the update rule change them."""
         # With local steps, the workers apply the rule that needs whole matrices.
         needed = () if self._mode.synchrony.takes_local_steps else self._steps.matrices
         shard, matrices = without_cut_matrices(sample.shards[index], needed)
@@ -278,13 +280,15 @@ class Recomputation:
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest allowed error of the change by an update, relative to the norm of the change."""
+        """The largest allowed error of the change that an update makes, relative to the norm of this change."""
         return STEP_TOLERANCE + 2.0**-23 / (1 - self._config.optimizer.slowest_decay)
 
     def _after_update(
         self, sample: UpdateSample, shard: SampledShard, matrices: Sequence[Matrix], before: int
     ) -> Slots | None:
-        """Return the weights and slots of a shard after an update, by the equations; None if an equation is missing.
+        """Compute the weights and slots of a shard after an update, by the equations of the update rule.
+
+        Return None if the update rule or the staleness method has no equation.
 
         Args:
           shard, matrices: the results of `without_cut_matrices`.
@@ -327,7 +331,7 @@ class Recomputation:
         return {**made, "weights": mean, "slow": mean}
 
     def _compare_statistics(self, sample: UpdateSample, findings: _Findings) -> None:
-        """Compare the moving statistics after an update with the decayed earlier ones plus the pushed statistics."""
+        """Compare the moving statistics after an update with their decayed earlier values plus what was pushed."""
         before = _joined(shard.statistics_before for shard in sample.shards)
         fresh = _joined(shard.fresh for shard in sample.shards)
         after = _joined(shard.statistics_after for shard in sample.shards)
@@ -339,11 +343,13 @@ class Recomputation:
 
 
 def without_cut_matrices(shard: SampledShard, matrices: Sequence[Matrix]) -> tuple[SampledShard, list[Matrix]]:
-    """Return a sampled shard without the values of matrices that are sampled only in part, and the whole matrices.
+    """Remove from a sampled shard the values of matrices that are sampled only in part.
+
+    Return the remaining shard, and the matrices of which all values are sampled.
 
     Args:
       matrices: matrices of the network, with their positions in the vector of the network. The returned matrices have
-        their positions among the sampled values.
+        their positions among the sampled values instead.
     """
     positions = shard.positions
     is_kept, whole = np.ones(len(positions), bool), list[tuple[int, Matrix]]()

@@ -44,7 +44,10 @@ MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-1
 
 
 def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return a run's packed data set: from `data_dir` if it is given, else the copy that the run used or a new copy."""
+    """Return the packed data set of a run.
+
+    It is read from `data_dir`. If this is None, it is the copy that the run used or, if that is gone, a new copy.
+    """
     cache = default_cache_dir()
     if data_dir is not None:
         found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
@@ -54,7 +57,10 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
 
 
 def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the form of a run's examples, or, if `data_dir` is given or no form was saved, the data set itself."""
+    """Return the data set of a run without examples, as the run directory describes it: shapes, dtypes and classes.
+
+    If `data_dir` is given, or if the run directory has no such description, return the data set itself.
+    """
     if data_dir is None:
         with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
             return load_form(run_dir.examples)
@@ -88,13 +94,16 @@ class Scored:
 
 
 def spaced(count: int, most: int) -> np.ndarray:
-    """Return at most `most` of the numbers 0 .. count - 1, evenly spaced: int64 [n]."""
+    """Return at most `most` of the integers 0 .. count - 1, evenly spaced: int64 [n]."""
     wanted = min(count, most)
     return np.arange(wanted) * count // wanted
 
 
 class Scorer:
-    """The run's network in the run's precision, with the weights of the checkpoint that was scored last."""
+    """Scores checkpoints with the run's network, in the run's precision.
+
+    The network keeps the weights of the checkpoint that was scored last.
+    """
 
     def __init__(self, config: RunConfig, dataset: PackedDataset):
         """Build the network."""
@@ -140,9 +149,9 @@ class Scorer:
         )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
-        """Score all test and held-out examples.
+        """Score a checkpoint on all test examples and all held-out training examples.
 
-        With `augmented`, the mean prediction over views of each test example is scored too.
+        With `augmented`, the mean prediction over several augmented views of each test example is scored too.
 
         Raises:
           UserError: the checkpoint belongs to another network.
@@ -158,7 +167,7 @@ class Scorer:
         return Scored(test, validation, by_views, Predictions(*about, kept) if kept else None)
 
     def _score_split(self, split: PackedSplit) -> tuple[SplitScores, dict[str, np.ndarray]]:
-        """Return the scores over a split, and the arrays that the head keeps."""
+        """Return the scores over a split, and the arrays to keep for the analysis of the results (`Head.kept`)."""
         metric, loss, kept = self._means(split, self._sums, self._dataset.spec)
         further = self._further.take_results()
         if loss is None:
@@ -169,7 +178,7 @@ class Scorer:
 
     @cached_property
     def _recall(self) -> Recall:
-        """An object that computes recall@k of the network, with the weights that were assigned last."""
+        """The object that computes recall@k of the network, with the weights of the last checkpoint."""
         spec = self._dataset.spec
         fields = {name: tf.TensorSpec([None, *one.shape], one.dtype) for name, one in spec.inputs.items()}
 
@@ -182,15 +191,15 @@ class Scorer:
         return Recall(k, self._dataset, lambda inputs: outputs(inputs).numpy())
 
     def model_of(self, checkpoint: Checkpoint) -> keras.Model:
-        """Return the network in the form in which it is saved, with the weights of a checkpoint."""
+        """Return the network with the weights of a checkpoint, in the form in which it is saved (`Head.finished`)."""
         self._assign(checkpoint)
         return self._head.finished(self._saved)
 
     @cached_property
     def gradient(self) -> Callable[[], np.ndarray] | None:
-        """A function that returns the gradient of the loss at the weights scored last, float32 [n], or None.
+        """A function that returns the gradient of the loss at the weights that were scored last, float32 [n].
 
-        It is None without the setting `evaluation.gradients`.
+        It is None unless `evaluation.gradients` is set.
 
         The gradient is computed on a few examples that are spread evenly over the training set. It differs from that of
         any step: there is no augmentation, no dropout and no regulariser, and batch normalisation uses its moving
@@ -231,7 +240,7 @@ class Scorer:
         return dict(zip(layout.paths, layout.sizes))
 
     def answers(self, count: int) -> list[Answer]:
-        """Return test images, spread over the test set, with their predictions by the weights that were scored last."""
+        """Return `count` test images, spread over the test set, with predictions by the weights scored last."""
         from ps_cluster.report.prediction_sheet import Answer
 
         spec, named = self._dataset.spec, self.objective
@@ -266,10 +275,13 @@ class Scorer:
     def _means(
         self, split: PackedSplit, sums: SumBatch, spec: ExampleSpec
     ) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
-        """Return the means of metric and loss over a split (None if not finite), and the arrays that the head keeps.
+        """Return the mean metric and the mean loss over a split, and the arrays to keep for the analysis (`Head.kept`).
+
+        A mean that is not finite is None.
 
         Args:
-          spec: the form of the examples that `sums` takes.
+          sums: computes the sums over a batch.
+          spec: the description of the examples that `sums` takes.
         """
         everything = len(self._dataset.target(split))
         chosen = spaced(everything, self._most)
@@ -297,10 +309,11 @@ class Scorer:
 
 
 def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, np.ndarray]:
-    """Create arrays [N, ...] for the values that the head keeps for each example; {} if they would be too large.
+    """Create the arrays, [N, ...] by name, for the values to keep of all examples; {} if they would be too large.
 
     Args:
-      batch: the values that the head keeps for one batch, [B, ...], by name.
+      batch: the values to keep of one batch (`Head.kept`), [B, ...] by name.
+      examples: N, the number of examples.
     """
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
@@ -313,9 +326,10 @@ def _floats(output: tf.Tensor) -> tf.Tensor:
 
 
 class BatchSums(NamedTuple):
-    """The sums of metrics and losses over a batch, float32 [], and the arrays that the head keeps, [B, ...], by name.
+    """The sums of the metric and of the loss over a batch, float32 [] each, and values of each example.
 
-    `compared`: truth and prediction for the further metrics (`Head.compared`); None if there are no further metrics.
+    `kept`: the values to keep for the analysis of the results (`Head.kept`), [B, ...] by name. `compared`: the true
+    targets and predictions for further metrics (`Head.compared`), or None without such metrics.
     """
 
     metric: tf.Tensor
@@ -325,8 +339,8 @@ class BatchSums(NamedTuple):
 
 
 SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
-"""A function that takes the inputs and packed targets of a batch, [B, ...] each, by the names of `fields_of`. It
-returns the sums over the batch."""
+"""A function that returns the sums over a batch. It takes the inputs and targets of the batch as the data set stores
+them, [B, ...] each, by the names of `fields_of`."""
 
 
 def _make_sums(
@@ -338,6 +352,7 @@ def _make_sums(
     """Return a graph that computes the sums over a batch.
 
     Args:
+      outputs: returns the network's outputs for inputs by name.
       compiled: the metrics of compile(), which the graph updates. If it is None, the graph computes only the
         objective's metric and the loss.
     """

@@ -1,4 +1,7 @@
-"""Define how a text is continued. This module imports no TensorFlow, because the help of `predict` shows the defaults."""
+"""Define the settings for continuing a text.
+
+This module does not import TensorFlow, because the help of the command `predict` shows their defaults.
+"""
 
 from __future__ import annotations
 

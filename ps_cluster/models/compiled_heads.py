@@ -67,7 +67,7 @@ def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
 
 
 class CompiledHead(Head):
-    """A head whose loss is the one with which a user's model was compiled. Metric and prediction are those of the objective.
+    """A head that uses the loss of a user's compile(), but the metric and the predictions of the data set's objective.
 
     A model may have several outputs, which are all compared with the same target. The first output is the prediction.
     """

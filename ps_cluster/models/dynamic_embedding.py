@@ -39,7 +39,7 @@ class DynamicEmbedding(keras.Layer):
       seed: decides the initial values. Give each layer a different seed.
       scale: initial values are uniform between -scale and scale.
       admit_after: a key gets a row at its `admit_after`-th update with a gradient.
-      expire_after: a row is evicted after this many versions of the weights without an update; None: rows do not expire.
+      expire_after: a row is evicted after this many versions of the weights without an update; None: it never expires.
 
     Call arguments:
       keys: integers of any dtype, or strings, [...]. The number -2**63 is reserved. Strings are distinguished by

@@ -1,8 +1,9 @@
 """Manage a network's embedding tables whose rows are sent individually: a step gets only the rows of its batch.
 
-    a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.table_rows_of`)
-    forward     each lookup takes its vectors from the rows that were pulled, not from the layer
-                (`Tables.replaced`)
+    before the pull   the ids of the batch ──► distinct rows, sorted by the servers that have them
+                      (`Tables.table_rows_of`)
+    forward pass      each lookup takes its vectors from the rows that were pulled, not from the layer
+                      (`Tables.replaced`)
 
 A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group. The rows of a
 group lie end to end, and are numbered within the group. So a step looks up, pulls and changes the rows of all tables of
@@ -55,14 +56,20 @@ class Table:
 
 
 class TableCall(NamedTuple):
-    """A call of a table's layer. The ids, int64 [k], are numbers of the table's rows, or keys of a dynamic embedding table."""
+    """A call of a table's layer.
+
+    The ids, int64 [k], are numbers of the table's rows or, for a dynamic embedding table, keys.
+    """
 
     table: Table
     ids: tf.Tensor
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each dynamic embedding table is a separate group, after all others."""
+    """The tables of a network, in groups of equal width.
+
+    Each dynamic embedding table is a group of its own. These groups come after all others.
+    """
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]

@@ -33,7 +33,7 @@ from ps_cluster.models.pure import Outputs
 
 _SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
 PackedTargets: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
-"""Targets as a data set stores them, [B, ...]; if there are several, a mapping: name of the array → targets."""
+"""Targets as a packed data set stores them, [B, ...]; if there are several, a mapping: name of the array → targets."""
 Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 """The true targets and the predictions of a batch."""
 # Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below
@@ -371,11 +371,12 @@ def _clipped(outputs: tf.Tensor) -> tf.Tensor:
 
 
 class RegressionHead(ObjectiveHead):
-    """A head whose loss is the mean squared error over the target's values, in standard deviations of the training examples.
+    """A head whose loss is the mean squared error over the target's values, in standard deviations.
 
-    The network's outputs are standardised: 0 is the training examples' mean, and 1 is one standard deviation above it.
-    So one learning rate suits all units. If standardising would change what is learned (`NetworkEnd.why_own_units`),
-    targets and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
+    The network's outputs are standardised: 0 is the mean of the training examples, and 1 is one standard deviation
+    above it. So one learning rate suits all units. If standardising would change what is learned
+    (`NetworkEnd.why_own_units`), targets and outputs are in the target's own units. The metric is the mean absolute
+    error, always in the target's own units.
 
     If a target consists of several numbers, each number has its own standard deviation. A loss of compile() gets all
     numbers in one common unit, because otherwise it would weigh their errors differently than in the target's units.
@@ -457,9 +458,10 @@ class RegressionHead(ObjectiveHead):
 
 
 class NextByteHead(ObjectiveHead):
-    """A head whose loss is the mean cross-entropy over a window's positions, in nats. The metric is this mean in bits per byte.
+    """A head for networks that predict the next byte of a text at each position of a window.
 
-    Outputs are `BYTES` scores for each position, end to end: float32 [B, window * BYTES].
+    The loss is the mean cross-entropy over the positions, in nats. The metric is the same mean in bits per byte. The
+    outputs are a score for each of 256 bytes at each position, end to end: float32 [B, window * 256].
     """
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:

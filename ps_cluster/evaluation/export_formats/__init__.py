@@ -1,4 +1,4 @@
-"""Define the formats of exported models: what each needs, how it is written, and how it is loaded for the check."""
+"""Define the formats of exported models: what each format needs, how it is written, and how it is loaded again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Exported:
     Attributes:
       run: the run that trained the model.
       model: takes examples as the network does, computes in float32, and returns predictions [B, outputs].
-      spec: the form of the examples.
+      spec: the description of the examples that the model takes.
       encoding: how the columns of a table became examples; None if the data set is not a table.
     """
 
@@ -39,17 +39,20 @@ class Exported:
 
     @property
     def output_name(self) -> str:
-        """The name of the output, in formats that have names."""
+        """The name of the output, for formats in which outputs have names."""
         return "probabilities" if self.spec.classes else "values"
 
     @cached_property
     def graph(self) -> tf.types.experimental.ConcreteFunction:
-        """The model as a graph that takes raw inputs by name; images are uint8."""
+        """The model as a graph that takes raw inputs by name, e.g. images as uint8."""
         return prediction_graph(self.model, self.spec)
 
     @cached_property
     def of_raw_rows(self) -> keras.Model:
-        """A model that encodes raw columns of a table for `model`; `model` itself if the data set is not a table."""
+        """A model that takes a table's columns as they are, and encodes them for `model`.
+
+        If the data set is not a table, it is `model` itself.
+        """
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:
@@ -80,7 +83,7 @@ class ExportFormat(Named, ABC):
     extra = ""
 
     def check(self, spec: ExampleSpec) -> None:
-        """Raise UserError if this format can't be written on this machine or for examples of this form."""
+        """Raise UserError if this format can't be written on this machine, or not for a model of such examples."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "

@@ -15,7 +15,10 @@ VERSION = "1"  # servers look for folders whose names are numbers, and load the 
 
 
 class SavedModel(ExportFormat):
-    """A SavedModel whose signature takes raw examples by name, and returns predictions and the names of the classes."""
+    """TensorFlow's SavedModel. Its signature returns predictions and the names of the classes.
+
+    It takes raw inputs by name, e.g. images as uint8, or the columns of a table as they are.
+    """
 
     name = "savedmodel"
     title = "TensorFlow's SavedModel"

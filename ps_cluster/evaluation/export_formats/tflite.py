@@ -39,7 +39,7 @@ class Tflite(ExportFormat):
 
 
 def _why_no_tflite(text: str) -> str:
-    """Return one clause that says why a model can't be converted. `text`: the many lines of the compiler."""
+    """Return one clause that says why a model can't be converted. `text`: all lines of the compiler's error."""
     if "TensorList" in text:
         return (
             "TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM runs: build the layer with "
