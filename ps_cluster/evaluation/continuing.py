@@ -92,7 +92,10 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
 
 
 def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
-    """Choose a byte at random, by the scores [256]. NumPy draws it: versions of TensorFlow draw different numbers."""
+    """Choose the next byte by the scores [256]: at random, or the likeliest one if `temperature` is 0.
+
+    NumPy draws the random number, because versions of TensorFlow may draw different numbers.
+    """
     if not temperature:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()) / temperature)

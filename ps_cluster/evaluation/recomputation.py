@@ -95,7 +95,7 @@ class Recomputation:
         self._mode: Mode = config.mode_kind
 
     def next(self) -> RecomputedRow | None:
-        """Compute the oldest sampled update that is still waiting, record the result, and return it.
+        """Compute again the oldest sampled update that is still waiting. Record the result, and return it.
 
         Return None if no update is waiting.
 

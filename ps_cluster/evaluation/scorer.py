@@ -1,4 +1,4 @@
-"""Score a checkpoint: compute metric and loss on the whole test set, and on held-out training examples.
+"""Score a checkpoint: compute metric and loss on the test set, and on held-out training examples.
 
 TensorFlow is imported when the first scorer is created.
 """
@@ -149,8 +149,9 @@ class Scorer:
         )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
-        """Score a checkpoint on all test examples and all held-out training examples.
+        """Score a checkpoint on the test examples, and on held-out training examples if there are any.
 
+        If `evaluation.scored_examples` is set, at most this many examples of each of the two are scored.
         With `augmented`, the mean prediction over several augmented views of each test example is scored too.
 
         Raises:

@@ -38,7 +38,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
 
 def is_built_by_code(name: str) -> bool:
-    """Return whether a user's code builds the network `name`, so it is neither of this package nor a saved model."""
+    """Return whether a user's code builds a network: it is neither a network of this package nor a saved model."""
     return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
 
 

@@ -62,7 +62,7 @@ class CompiledLoss:
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
-        """Return the loss of each output, by the index of the output.
+        """Return the loss of each output that has one, by the index of the output.
 
         Raises ValueError if Keras can't match losses and outputs. `targets`: the targets of one example, as the losses
         take them. `outputs`: tensors that have the shapes of the network's outputs.

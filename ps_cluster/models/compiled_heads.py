@@ -1,4 +1,7 @@
-"""Choose the head of a network, which computes its loss, metric and predictions, also with a loss of compile()."""
+"""Choose the head of a network: the object that computes loss, metric and predictions from the network's outputs.
+
+If the model was compiled with a loss, the head uses that loss.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ from ps_cluster.models.pure import Outputs
 def head_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Head:
     """Return the head for a data set: the object that computes loss, metric and predictions from a network's outputs.
 
-    The objective of the data set decides these, but if the model was compiled with a loss, the head uses that loss.
+    The objective of the data set decides how they are computed. If the model was compiled with a loss, the head uses
+    that loss instead.
 
     Args:
-      spec: the form of the data set's examples.
+      spec: the description of the examples, with the objective.
       training: the settings of label smoothing and class weights, or None if the loss uses neither.
       model: the network whose outputs the head gets. If it is None, the outputs have to be scores, one for each class,
         or, for a regression, values in standard deviations.

@@ -1,8 +1,8 @@
 """Provide the types and functions that stages.py and width.py share.
 
 Both divide a network over several devices: into stages of successive layers, or by cutting each wide layer into parts.
-The divided network is a pure function that takes one vector of
-weights for each device. Each device computes the forward and the backward pass of its part.
+The divided network is a pure function that takes one vector of weights for each device. Each device computes the
+forward and the backward pass of its part.
 """
 
 from __future__ import annotations

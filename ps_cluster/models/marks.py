@@ -54,9 +54,9 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, ArrayField]) -
 
 
 def without_units(model: keras.Model) -> keras.Model:
-    """Return a model without the last layer `UNITS`, which converts outputs to the target's units, compiled as before.
+    """Remove a model's last layer `UNITS`, which converts outputs to the target's units. Keep how it was compiled.
 
-    Raises ValueError if the layer is elsewhere in the model.
+    Raises ValueError if this layer is elsewhere in the model.
     """
     if is_marked(model, UNITS) and is_of_keras(model):
         inputs, outputs = _ends_of(model)

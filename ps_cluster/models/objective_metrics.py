@@ -1,4 +1,4 @@
-"""Compute the further metrics of an objective, those besides its main metric, by Keras's own classes.
+"""Compute the metrics that an objective has in addition to its main metric, by Keras's own classes.
 
 They are AUC, log loss, F1, RMSE and R².
 """
