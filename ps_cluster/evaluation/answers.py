@@ -24,7 +24,7 @@ Stream: TypeAlias = IO[str] | Output
 
 
 class ClassFormatter:
-    """Converts the prediction for an example to the most probable classes or labels, the most probable first."""
+    """Converts the prediction for an example to its most probable classes or labels, the most probable first."""
 
     def __init__(self, names: tuple[str, ...], top: int):
         self._names, self._top = names, min(top, len(names))
@@ -95,7 +95,7 @@ def _write_csv(stream: Stream, rows: Rows[Prediction], formatter: PredictionForm
 
 
 def _write_json(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:
-    """Write a JSON list with one object for each example, each on its own line."""
+    """Write a list with an object for each example, one per line."""
     before = "[\n"
     for name, prediction in rows:
         stream.write(before + json.dumps({"example": name} | formatter.as_json(prediction)))

@@ -1,7 +1,7 @@
 """Write the rows of embedding tables that have changed since a step, for a program that serves the model meanwhile.
 
 Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
-a list of changes. The file contains exactly the changes between these two checkpoints, and their steps.
+a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePla
 
 
 def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a table's rows that differ, int64 [n], and these rows in `after`, float32 [n, width]."""
+    """Return the indices of the table's rows that differ, int64 [n], and these rows in `after`, float32 [n, width]."""
     values = place.values(after)
     ids = np.flatnonzero((place.values(before) != values).any(axis=1))
     return ids, values[ids]

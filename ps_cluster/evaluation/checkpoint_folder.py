@@ -64,7 +64,7 @@ class CheckpointFolder:
         return load_config(self.run_dir.config) if self.run_dir.config.is_file() else None
 
     def scores_all(self) -> bool:
-        """Return whether the run's configuration asks to score every checkpoint; False if there is no run yet."""
+        """Return whether the run's configuration wants every checkpoint to be scored; False if there is no run yet."""
         config = self.run_config()
         return config is not None and (config.evaluation.after_training or config.checkpoints.every_epochs is not None)
 

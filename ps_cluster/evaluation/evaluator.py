@@ -149,7 +149,7 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _recompute_one(self) -> bool:
-        """Compute one sampled update again, and compare it with what the cluster did. Return whether there was one."""
+        """Compute one sampled update again, and compare it with what the cluster did. Return whether one waited."""
         run_dir = self._folder.run_dir
         if self._recomputation_off or not waiting_samples(run_dir.samples) or not self._records.acquire():
             return False

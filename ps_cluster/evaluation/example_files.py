@@ -165,7 +165,7 @@ def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, n
 
 
 def _fitting_rows(name: str, given: np.ndarray, field: ArrayField) -> np.ndarray:
-    """Return an array with one row per example. Add the missing axes if it is a single example or grey images."""
+    """Return an array with a row for each example. Add missing axes to a single example and to grey images."""
     rows = given
     if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:
         rows = rows[..., None]
@@ -182,7 +182,7 @@ def _fitting_rows(name: str, given: np.ndarray, field: ArrayField) -> np.ndarray
 
 
 def _can_hold(rows: np.ndarray, dtype: str) -> bool:
-    """Return whether an array can be cast to a dtype without changing its meaning, e.g. integers within its range."""
+    """Return whether a cast to `dtype` keeps the meaning of an array. Integers have to be in the range of the dtype."""
     if dtype == TEXT:
         return is_text(rows)
     if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:

@@ -198,7 +198,7 @@ _UNIMPORTANT_LINES = (*STARTUP_LINES, "Created TensorFlow Lite XNNPACK delegate"
 
 @contextmanager
 def quiet_converters() -> Iterator[None]:
-    """Drop lines that converters print and that do not help users, e.g. that .h5 is a legacy format.
+    """Drop lines of converters that do not help users, e.g. that .h5 is a legacy format or that tf.lite will move.
 
     Keras and the converters use AutoGraph, which writes modules into the temporary folder and leaves their compiled
     form there. Therefore the block has a separate temporary folder, which is removed afterwards.

@@ -73,7 +73,7 @@ class _Findings:
     unchecked: list[str] = field(default_factory=list)
 
     def note(self, quantity: str, error: float, tolerance: float, problem: str) -> None:
-        """Record the deviation of a quantity. `problem`: the line to report if `error` exceeds `tolerance`."""
+        """Record the deviation of a quantity. `problem`: the line to report if the deviation exceeds its tolerance."""
         deviation = error / tolerance if tolerance > 0 else math.inf if error > 0 else 0.0
         deviation = deviation if math.isfinite(deviation) else 1e300
         self.deviations[quantity] = max(self.deviations.get(quantity, 0.0), deviation)
@@ -81,7 +81,7 @@ class _Findings:
             self.problems.append(f"{self.name}: {problem}")
 
     def leave_unchecked(self, line: str) -> None:
-        """Record a line that says what can't be computed again. A line that is recorded already is not repeated."""
+        """Record a line about what can't be computed again, unless this line is recorded already."""
         if line not in self.unchecked:
             self.unchecked.append(line)
 
@@ -166,7 +166,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """Like `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
+        """The same as `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:

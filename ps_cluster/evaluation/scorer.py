@@ -241,7 +241,7 @@ class Scorer:
         return dict(zip(layout.paths, layout.sizes))
 
     def answers(self, count: int) -> list[Answer]:
-        """Return `count` test images, spread over the test set, with predictions by the weights scored last."""
+        """Return test images, spread over the test set, with their predictions by the weights that were scored last."""
         from ps_cluster.report.prediction_sheet import Answer
 
         spec, named = self._dataset.spec, self.objective
@@ -310,7 +310,7 @@ class Scorer:
 
 
 def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, np.ndarray]:
-    """Create the arrays, [N, ...] by name, for the values to keep of all examples; {} if they would be too large.
+    """Create arrays, [N, ...] by name, to hold the values that are kept of each example; {} if they would be too large.
 
     Args:
       batch: the values to keep of one batch (`Head.kept`), [B, ...] by name.

@@ -25,7 +25,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
     Raises:
       UserError: the user has not named the code that builds the network.
-      Exception: the file is damaged, or contains another network.
+      Exception: the file is damaged, or belongs to another network.
     """
     try:
         return load_finished(file)
@@ -49,7 +49,7 @@ def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
 
 
 def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
-    """Save a network and load it again, as the evaluator and the command `predict` will do after hours of training.
+    """Save a network and load it again, as the evaluator and `predict` do hours later.
 
     Return one line that says why Keras can't load the file without the user's code, or None if it can. Raises
     ValueError if the network can't be saved, or if the saved file can't be loaded even with that code.

@@ -73,7 +73,7 @@ class DynamicEmbedding(keras.Layer):
         self.form = KeyedRows(self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after)
 
     def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
-        """Create the rows, `embeddings`, float32 [places, output_dim], and the `keys` of these rows, int64 [places]."""
+        """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""
         self.embeddings = self.add_weight(
             shape=(self.form.places, self.output_dim),
             initializer="zeros",

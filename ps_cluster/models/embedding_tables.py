@@ -121,7 +121,7 @@ class Tables:
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
-        """Call `look_up` instead of the tables' layers within the block. Trace the network in this block."""
+        """Call `look_up` instead of the tables' layers within the block. The network is traced in the block."""
 
         def call(layer: TableLayer, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
             return look_up(layer, ids)

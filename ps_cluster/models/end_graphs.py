@@ -91,7 +91,7 @@ def _is_trained(tensor: tf.Tensor, trainable: frozenset[str]) -> bool:
 
 
 def _source_of(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor from which operations that only cast, reshape or pass on their input have made `tensor`."""
+    """Return the tensor that `tensor` was made from by operations that only cast, reshape or pass on their input."""
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
     return tensor

@@ -184,6 +184,6 @@ def _output_names(model: keras.Model, outputs: Outputs) -> list[str]:
 
 
 def _layer_name(output: keras.KerasTensor) -> str:
-    """Return the name of the layer that made an output, apart from the marking layers of this package (marks.py)."""
+    """Return the name of the last layer before an output that is not a marking layer of this package (marks.py)."""
     layer, given = made_by(output)
     return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

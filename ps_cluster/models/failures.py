@@ -71,7 +71,7 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Turn errors of the user's computation into FailedComputation. The block must compute nothing but the network."""
+    """Raise FailedComputation for errors of the user's computation. The block must compute nothing but the network."""
     try:
         yield
     except Exception as error:

@@ -54,7 +54,7 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
 
 
 def _is_faster_by_products(layer: keras.layers.Conv2D) -> bool:
-    """Return whether matrix products can compute the kernel gradient of a layer, and are faster than oneDNN."""
+    """Return whether matrix products compute the kernel gradient of a layer correctly, and faster than oneDNN."""
     plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
     odd = all(size % 2 for size in layer.kernel_size)
     return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE

@@ -68,7 +68,7 @@ class Head(ABC):
         """Convert targets from the form in which the data set stores them to the form that the other methods take."""
 
     def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weight of each example, [B]; None if all count equally. `given`: the data set's weights, [B]."""
+        """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
         return None if given is None else tf.cast(given, tf.float32)
 
     @abstractmethod
@@ -145,7 +145,7 @@ class ObjectiveHead(Head):
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the head to what the outputs mean. `losses`: the losses of compile(), by the index of the output."""
+        """Adapt the head to the meaning of the outputs. `losses`: the losses of compile(), by the output's index."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
@@ -205,7 +205,7 @@ class ClassificationHead(ObjectiveHead):
         return outputs
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weight of each example times the weight of its class, [B]; None if all count equally."""
+        """Return the weight of each example times the weight of its class, [B]; None if all count alike."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
@@ -225,7 +225,7 @@ class ClassificationHead(ObjectiveHead):
         return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
 
     def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the class with the largest output, int32 [B]; -1 if an output is not finite (argmax returns 0)."""
+        """Return the class with the largest output, int32 [B]; -1 if an output is not finite (argmax gives 0 then)."""
         outputs = self.of_each_class(outputs)
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
         return tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1)
@@ -366,7 +366,7 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
-    """Clip probabilities to 0..1, because a network without activation may exceed it. Make non-finite values NaN."""
+    """Clip probabilities to 0..1. A network without activation may exceed this range. Non-finite values become NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 

@@ -1,4 +1,4 @@
-"""Define the formats of exported models: what each format needs, how it is written, and how it is loaded again."""
+"""Define the formats of exported models: what each needs, how it is written, and how it is loaded for the check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Exported:
 
     @property
     def output_name(self) -> str:
-        """The name of the output, for formats in which outputs have names."""
+        """The name of the output, in formats that have names."""
         return "probabilities" if self.spec.classes else "values"
 
     @cached_property
@@ -83,7 +83,7 @@ class ExportFormat(Named, ABC):
     extra = ""
 
     def check(self, spec: ExampleSpec) -> None:
-        """Raise UserError if this format can't be written on this machine, or not for a model of such examples."""
+        """Raise UserError if a model of such examples can't be written in this format on this machine."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "

@@ -43,14 +43,14 @@ def found(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> 
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each channel. For a constant channel, the deviation is set to 1."""
+    """Return mean and standard deviation of each channel. If a channel is constant, return 1 as its deviation."""
     channels = field.shape[-1] if field.shape else 1
     mean, std = (list(given) or [UNKNOWN] * channels for given in (field.mean, field.std))
     return mean, [value or 1.0 for value in std]
 
 
 def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
-    """Return the factor and the summand that standardise each channel: 1 / deviation, and -mean / deviation."""
+    """Return factor and summand that standardise each channel: 1 / deviation, and -mean / deviation."""
     mean, std = mean_and_std(field)
     return [1 / value for value in std], [-middle / value for middle, value in zip(mean, std, strict=True)]
 
@@ -110,14 +110,14 @@ def embeddings(
 def columns_of(
     examples: ExampleSpec, row_width: int
 ) -> tuple[dict[str, keras.KerasTensor], list[keras.KerasTensor], list[keras.KerasTensor]]:
-    """Return input layers by name, the embedding of each categorical column, and the standardised numeric inputs."""
+    """Return the input layers by name, the embedding of each categorical column, and the standardised numbers."""
     inputs, fields = inputs_of(examples), examples.inputs.items()
     rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
     return inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
 
 
 def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras.KerasTensor:
-    """Apply dense layers with ReLU to `x` [B, n]. Return the outputs of the last layer, [B, units[-1]]."""
+    """Return `x` [B, n] after dense layers with ReLU, [B, units[-1]]."""
     for place, count in enumerate(units):
         x = keras.layers.Dense(count, "relu", name=f"{name}_{place}")(x)
     return x

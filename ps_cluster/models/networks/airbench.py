@@ -101,7 +101,7 @@ class Airbench(ImageNetwork[AirbenchSettings]):
 
 
 def _make_partial_identity(model: keras.Model) -> None:
-    """Set the first filters of each 3x3 convolution so that each copies one input channel (Dirac; Jordan 2024, 3.3)."""
+    """Make the first filters of each 3x3 convolution copy one input channel each (Dirac; Jordan 2024, 3.3)."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
             kernel = layer.kernel.numpy()

@@ -24,7 +24,7 @@ class Mlp(Network[MlpSettings]):
     }
 
     def build(self, examples: ExampleSpec, settings: MlpSettings) -> keras.Model:
-        """Return the network: dense layers after flattened, standardised numbers and embedded categories."""
+        """Return the network: flattened and standardised numbers, embedded categories, and dense layers after them."""
         inputs = inputs_of(examples)
         parts: list[keras.KerasTensor] = []
         for name, field in examples.inputs.items():
