@@ -93,7 +93,7 @@ class DynamicEmbedding(keras.Layer):
             keys = fingerprints(keys)
         elif not keys.dtype.is_integer:
             raise ValueError(
-                f"DynamicEmbedding: '{self.name}' got keys of {keys.dtype.name}: give whole numbers or strings"
+                f"DynamicEmbedding: '{self.name}' got keys of {keys.dtype.name}: give integers or strings"
             )
         return tf.reshape(tf.cast(keys, tf.int64), [-1])
 
