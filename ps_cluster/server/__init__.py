@@ -1,1 +1,1 @@
-"""A parameter server: its shard of the parameters, ledger, optimizer rules and methods against stale gradients."""
+"""A parameter server: its shard of the parameters, its ledger, optimizer rules, and methods against stale gradients."""

@@ -20,7 +20,7 @@ BLOCK_NUMBERS = 2**21
 
 
 class RowRange(NamedTuple):
-    """A part of a shard's vector: every `step`-th row of a range of the network's vector."""
+    """Describes a part of a shard's vector: every `step`-th row in a range of the vector of the whole network."""
 
     begin: int  # the range from `begin` to `end` consists of rows
     end: int
@@ -61,7 +61,10 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Listed:
-    """A part that lists its positions in the network's vector, int64 [size]. It has the same methods as `RowRange`."""
+    """Describes a part of a shard's vector by a list of positions in the network's vector, int64 [size].
+
+    It has the same methods as `RowRange`.
+    """
 
     listed: np.ndarray
 
@@ -85,7 +88,7 @@ Part: TypeAlias = RowRange | Listed
 
 
 class BlockPart(NamedTuple):
-    """The part of a block that belongs to one shard."""
+    """The numbers in a `Block` of the network's vector that belong to one shard."""
 
     shard: int  # the shard's index
     place: int  # the position of the first of these numbers in the shard's vector; the other numbers follow it
@@ -101,12 +104,12 @@ class Block(NamedTuple):
 
 
 class Arrangement:
-    """The positions of the parts of all shards in the network's vector.
+    """Describes where the parts of each shard's vector are in the network's vector.
 
     Attributes:
       sizes: the length of each shard's vector.
-      keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of tables whose rows are found
-        by keys; None if the network has no such tables.
+      keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of dynamic embedding tables; None if
+        the network has no such tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):
@@ -133,7 +136,7 @@ class Arrangement:
     def blocks(self, most: int = BLOCK_NUMBERS) -> Iterator[Block]:
         """Yield consecutive blocks of the network's vector, which together cover it.
 
-        A block has at most `most` numbers, or a single row if a row is longer. All parts have to be row ranges.
+        A block has at most `most` numbers, or a single row if a row is longer. All parts have to be `RowRange` objects.
         """
         spans: dict[tuple[int, int], list[tuple[int, int, RowRange]]] = {}
         for shard, (parts, ends) in enumerate(zip(self._of_shards, self._ends, strict=True)):
@@ -154,7 +157,7 @@ class Arrangement:
                 yield Block(low, high, pieces)
 
     def positions(self, shard: int, indices: np.ndarray) -> np.ndarray:
-        """Convert positions in a shard's vector to positions in the network's vector. `indices` and result: int64 [k]."""
+        """Convert positions in a shard's vector (`indices`, int64 [k]) to positions in the network's, int64 [k]."""
         if len(self._of_shards[shard]) == 1:  # `indices` may cover all weights, so avoid needless arrays
             return self._of_shards[shard][0].positions(indices)
         ends, found = self._ends[shard], np.empty(len(indices), np.int64)

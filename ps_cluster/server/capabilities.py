@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The capabilities of a shard or its staleness method, beyond applying each push as it arrives.
+    """Describes what a shard or its staleness method can do beyond applying each push as it arrives.
 
     Attributes:
       waits: whether a push may have to wait in the shard and be tried again. Such a shard does not support exchanges (a
@@ -16,7 +16,8 @@ class Capabilities:
       stops: whether a worker asks the shard, between its local steps, if a push would still be accepted. If not, the
         worker takes no more local steps.
       limits_batches: whether the answer to a pull says how many batches the worker may take.
-      vectors_given: the number of vectors of weights in the answer to a pull. Several are returned as [vectors, n].
+      vectors_given: the number of vectors of weights in the answer to a pull. If there are several, the worker gets
+        them as one array, [vectors, n].
       vectors_per_worker: the number of vectors [n] that the shard keeps for each worker, not counting slots.
       slots_per_worker: the number of slots that have a row for each worker, [workers, n].
     """

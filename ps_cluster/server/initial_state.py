@@ -15,7 +15,7 @@ from ps_cluster.server.leftovers import new_leader_prefix, note
 
 @dataclass(frozen=True)
 class InitialState:
-    """The initial values of a store, or of one of its shards. All vectors are float32."""
+    """The initial values of a parameter store, or of one of its shards. All vectors are float32."""
 
     weights: np.ndarray  # [n]
     factors: np.ndarray  # [n], the learning-rate factors
@@ -79,7 +79,11 @@ class InitialState:
         ]
 
     def _tables_of(self, index: int, servers: int) -> tuple[np.ndarray, ...]:
-        """Return a server's rows of each group: every `servers`-th row or bucket from `index` on (server/table_shard.py)."""
+        """Return the rows of each group of embedding tables that belong to one of the servers.
+
+        They are every `servers`-th row of the group, beginning with row `index` (server/table_shard.py). In a dynamic
+        embedding table, they are every `servers`-th bucket of rows.
+        """
         ways = [self.keyed[group].form.ways if group in self.keyed else 1 for group in range(len(self.tables))]
         return tuple(
             rows.reshape(-1, together, rows.shape[1])[index::servers].reshape(-1, rows.shape[1])
@@ -87,10 +91,13 @@ class InitialState:
         )
 
     def name(self, kind: str, what: str) -> str:
-        """Return a name for a resource of this shard, and note it on the current device for `free_leftovers`.
+        """Return a name for a resource of this shard.
+
+        The name is recorded in the process of the current device, so that `free_leftovers` can free the resource later.
 
         Args:
           kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.
+          what: the last part of the name, which is unique within the shard.
         """
         name = f"{self.leader_prefix}/shard-{self.index}/{what}"
         note(kind, [name])
@@ -98,7 +105,7 @@ class InitialState:
 
 
 def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
-    """Return where the weights of each shard end.
+    """Return the position in the vector of all weights at which each shard ends.
 
     Shard by shard, the remaining weights are divided equally among the remaining shards. An end that falls inside a
     matrix is moved to the beginning or the end of this matrix.

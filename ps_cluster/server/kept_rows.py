@@ -17,11 +17,11 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """Everything that is kept for the rows of one table group. The fields are variables, their values, or their dtypes.
+    """Everything that is kept of a sampled update for the rows of one group of embedding tables.
 
-    A row is identified by its index, or by its key in a dynamic embedding table (server/table_shard.py). The pulled rows may
-    differ from the pushed rows. In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to
-    end.
+    The fields are variables, their values, or their dtypes. A row is identified by its index, or by its key in a
+    dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from the rows that are pushed.
+    In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to end.
     """
 
     given_indices: V  # int64 [u], the indices or keys of the rows that the worker gets
@@ -38,7 +38,10 @@ _DTYPES = RowValues("int64", "float32", "float32", "int64", "int64", "float32", 
 
 
 class KeptRows:
-    """Keeps the rows of a table group that one sampled update reads and changes. Create it on the shard's device."""
+    """Keeps the rows of a group of embedding tables that one sampled update reads and changes.
+
+    Create it on the shard's device.
+    """
 
     def __init__(self, table: TableShard):
         self._table = table
@@ -48,7 +51,7 @@ class KeptRows:
         self._kept = RowValues(*(tf.Variable("", trainable=False) for _ in _DTYPES))
 
     def keep_given(self, indices: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-        """Keep the rows that a worker gets, and the same rows as they are in the table.
+        """Keep the rows that a pull returns to a worker, and the same rows as they are in the table.
 
         Args:
           indices: int64 [u], the indices or keys of the rows. rows: [u * width].
@@ -60,18 +63,18 @@ class KeptRows:
         )
 
     def _in_table(self, indices: tf.Tensor) -> tf.Tensor:
-        """Return rows as they are in the table, float32 [u * width]. `indices`: the indices or keys of the rows, int64 [u].
+        """Return rows as they are in the table, float32 [u * width]. `indices`: their indices or keys, int64 [u].
 
-        This does not use the method that a pull uses, so that the proof (evaluation/recomputation.py) can find a
-        mistake in that method. A dynamic embedding table is an exception: only that method finds the row of a key, so the proof
-        can't find a mistake in that method.
+        A pull reads the rows with `TableShard.read`. This method does not call it, so that the comparison of both
+        results (evaluation/recomputation.py) can find a mistake in `read`. A dynamic embedding table is an exception:
+        only its method `read` finds the row of a key, so the comparison can't find a mistake in that method.
         """
         if isinstance(self._table, KeyedTableShard):
             return self._table.read(indices, tf.float32)
         return tf.reshape(tf.gather(self._table.rows, indices), [-1])
 
     def keep_before(self, indices: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Keep a gradient as received, [u * width], and the rows and slots before the update."""
+        """Keep the gradient of some rows as received, [u * width], and the rows and their slots before the update."""
         return tf.group(
             _keep(self._kept.indices, indices),
             _keep(self._kept.keys, self._table.keys_at(indices)),

@@ -1,13 +1,14 @@
-"""Keep a server's part of a table whose rows are found by their keys, and decide which keys have a row.
+"""Keep a server's part of a dynamic embedding table, and decide which keys have a row.
 
     pull    keys ──►  rows; a key without a row gets its initial values. A pull changes nothing.
     push    keys ──►  indices of their rows. These steps come first, in the shard's critical section:
-              the version is noted as the last use of each key; a key that has expired counts as new
+              the shard's version is recorded as the last use of each key; a key that has expired counts as new
               a key that is pushed for the `admit_after`-th time is admitted; until then its gradients are dropped
               an admitted key gets an empty place in its bucket; if there is none, the row that was unused for longest
               is evicted, and the key gets its place. The key's row starts with its initial values
 
-So the content of a table depends only on the updates and their order, like all other weights.
+A bucket is a group of places for rows; the hash of a key decides which bucket can hold its row (models/keyed_rows.py).
+The content of a table depends only on the updates and their order, like all other weights.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Entries(NamedTuple):
 
     @property
     def cells(self) -> tf.Tensor:
-        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys without a column."""
+        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys that are not there."""
         return tf.stack([self.buckets, tf.maximum(self.columns, 0)], axis=1)
 
     def chosen(self, mask: tf.Tensor) -> _Entries:
@@ -53,11 +54,17 @@ class KeyedTableShard(TableShard):
       keys: int64 [buckets, columns], EMPTY where there is no key.
       used: int64 [buckets, columns], the version at the last use of the key.
       sightings: int64 [buckets, columns], the number of updates with a gradient for the key.
-      ended: int64 [buckets, 1], the number of rows that were evicted because another key needed their place.
+      ended: int64 [buckets, 1], the number of rows of each bucket that were evicted because another key needed their
+        place.
     """
 
     def __init__(self, values: np.ndarray, settings: RuleSettings, part: KeyedPart, version: tf.Variable):
-        """Create the variables. `values`: float32 [places, width]. `version`: int64 [], the shard's version."""
+        """Create the variables.
+
+        Args:
+          values: float32 [buckets * ways, width], the initial rows.
+          version: int64 [], the shard's version.
+        """
         super().__init__(values, settings)
         self.form, self._part, self._version = part.form, part, version
         waiting = part.form.columns - part.form.ways
@@ -78,7 +85,7 @@ class KeyedTableShard(TableShard):
         return tf.concat([keys, used, self.sightings.read_value(), self.ended.read_value()], axis=1)
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore the result of `state`. The array may have another shape, such as [k]."""
+        """Restore the `bookkeeping` from a result of `state`. The array may have another shape, such as [k]."""
         widths = [variable.shape[1] for variable in self.bookkeeping]
         parts = np.split(state.reshape(-1, sum(widths)), np.cumsum(widths)[:-1], axis=1)
         for variable, part in zip(self.bookkeeping, parts, strict=True):
@@ -134,7 +141,7 @@ class KeyedTableShard(TableShard):
         return indices, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
 
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
-        """Return the entries of some keys, and whether each key is in the shard and has not expired, bool [k]."""
+        """Return the entries of some keys, and for each key whether the shard holds it unexpired, bool [k]."""
         buckets = self.form.bucket_of(keys) // self._part.servers
         found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))
         is_there = found.columns >= 0
@@ -150,7 +157,7 @@ class KeyedTableShard(TableShard):
     def _write(
         self, entries: _Entries, used: tf.Tensor | int, seen: tf.Tensor | int, *, is_empty: bool = False
     ) -> tf.Operation:
-        """Write key, last use and sightings into the cells of some entries.
+        """Write the key, the last use and the number of sightings into the cells of some entries.
 
         Args:
           used, seen: int64 [] or [k], the version of the last use, and the sightings.

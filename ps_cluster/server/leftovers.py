@@ -1,8 +1,8 @@
 """Name the resources that a leader creates on servers, and free the resources that earlier leaders have left there.
 
-Without a launcher (`task`), servers outlive their leaders, and a frozen leader may wake up while its successor works.
-TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use
-the same resource. So each such name begins with the leader's prefix, which contains the leader's term:
+Without a launcher (command `task`), servers outlive their leaders, and a frozen leader may wake up while its successor
+works. TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name
+use the same resource. So each such name begins with the leader's prefix, which contains the leader's term number:
 
     term-000002-since-000001-5f0c…/shard-0/changed-0
 
@@ -33,25 +33,26 @@ def new_leader_prefix(term: int = 0, since: int | None = None) -> str:
     """Return a new prefix for the names of resources. No other leader uses it.
 
     Args:
-      term: the leader's term (runs/leaders.py); 0 if it has none.
-      since: the term of the leader that began the training; None if this leader begins it.
+      term: the leader's term number (runs/leaders.py); 0 if the leader has none.
+      since: the term number of the leader that began the training; None if this leader begins it.
     """
     return f"term-{term:06d}-since-{term if since is None else since:06d}-{uuid.uuid4().hex}"
 
 
 def terms_of(name: str) -> tuple[int, int]:
-    """Return the term of the leader to which a name belongs, and the term of the leader that began the training.
+    """Return the term number of the leader that created a resource, and that of the leader that began the training.
 
-    Both are 0 if the name does not begin with a leader's prefix.
+    Both are read from the resource's name. They are 0 if the name does not begin with a leader's prefix.
     """
     match = _TERM.match(name)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:
-    """Add names of resources of type `kind` to the list in the current device's process, in a graph or eagerly.
+    """Record names of resources of type `kind`, so that `free_leftovers` can free the resources later.
 
-    Returns a tensor on which later operations can depend.
+    The names are added to a list in the process of the current device. Call this in a graph or eagerly. Returns a
+    tensor on which later operations can depend.
     """
     register = _register()
     added = tf.constant([f"{kind} {name}" for name in names])
@@ -62,7 +63,10 @@ def note(kind: str, names: Sequence[str]) -> tf.Tensor:
 
 
 def free_leftovers(device: str, term: int) -> list[str]:
-    """Close and free the named resources of leaders before `term` in the process of `device`; return their names."""
+    """Free the named resources that leaders with a term number below `term` have left in the process of `device`.
+
+    Queues are closed first. Returns the names of the resources.
+    """
     with tf.device(device):
         register = _register()
         if not tf.raw_ops.VarIsInitializedOp(resource=register):

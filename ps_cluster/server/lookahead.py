@@ -10,11 +10,12 @@ from ps_cluster.server.ordering import after
 class Lookahead:
     """Keeps slow weights that follow the trained weights, and sets the trained weights to them every k updates.
 
-    Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
-    s += (1 - d) (w - s), and then w = s. As in airbench (Jordan 2024, arXiv:2404.00498, section 3.4), d = decay^k p^3,
-    where p is the fraction of updates that are done. So at first, while the weights still change a lot, they are not
-    averaged, and at the end they are averaged over many updates. The training ends with the slow weights even if the
-    number of its updates is not a multiple of k. Airbench reaches this with a last decay of 1.
+    Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move
+    towards the trained weights w by s += (1 - d) (w - s), and then w = s. As in airbench (Jordan 2024,
+    arXiv:2404.00498, section 3.4), d = decay^k p^3, where p is the fraction of updates that are done. So at first,
+    while the weights still change a lot, they are not averaged, and at the end they are averaged over many updates. The
+    training ends with the slow weights even if the number of its updates is not a multiple of k. Airbench achieves this
+    by setting d = 1 at the end.
 
     Create and use it on the shard's device.
     """

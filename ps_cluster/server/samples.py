@@ -5,11 +5,11 @@
     worker     push ──► keep_change               the gradient, weights and slots before and after, at some positions
     chief      take ──►                           reads everything that was kept, and frees the buffer
 
-A buffer is the memory for one sampled update. Everything is read
-and kept in the critical section of the shard, together with the pull or push itself. The weights that a pull has given
-to a worker are kept completely, because the gradient can't be computed again from a part of them. For the other vectors
-a sample of positions is enough, because most rules update each weight independently. For a rule that needs whole
-matrices, the sample is a range that has at least one of them.
+A buffer is the memory for one sampled update. Everything is read and kept in the critical section of the shard,
+together with the pull or push itself. The weights that a pull returns to a worker are kept completely, because the
+gradient can't be computed again from a part of them. For the other vectors a sample of positions is enough, because
+most rules update each weight independently. For a rule that needs whole matrices, the sample is a range that has at
+least one of them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class KeptState:
       statistics: float32 [m].
       slots: name → float32 [n], [] or [workers, n]. If a slot is [workers, n], only the row of the worker that pushes
         is kept.
-      of_pull: other variables on which the result of a pull depends: name → float32 [n] or [workers]. If a variable is
-        [workers], only the value for the worker that pulls is kept.
+      of_pull: the variables, besides weights and statistics, on which the result of a pull depends: name → float32 [n]
+        or [workers]. If a variable is [workers], only the value for the worker that pulls is kept.
       tables: the shard's rows of embedding tables. Only the rows that the update reads and changes are kept.
     """
 
@@ -76,12 +76,12 @@ class KeptUpdate(NamedTuple):
 
 
 class UpdateSamples:
-    """The buffers in which a shard keeps sampled updates. Create it on the shard's device.
+    """Keeps the inputs and results of sampled updates in buffers. Create it on the shard's device.
 
-    If a pull gives one vector of n weights, the buffers take at most the memory of two vectors, or `MOST_BYTES` if that
-    is more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
-    If a single matrix needs more, the buffers take more. Matrices with more than `LARGEST_MATRIX` weights are not kept
-    as a whole.
+    A sampled update is one that the evaluator computes again, to check it. If a pull returns one vector of n weights,
+    the buffers take at most the memory of two vectors, or `MOST_BYTES` if that is more: one vector for the weights that
+    the pull returned, and another for the kept positions of all other vectors. If a single matrix needs more, the
+    buffers take more. Matrices with more than `LARGEST_MATRIX` weights are not kept as a whole.
 
     Attributes:
       buffers: the number of updates that can be kept at a time.
@@ -101,8 +101,8 @@ class UpdateSamples:
 
         Args:
           section: the shard's critical section.
-          given: the number of weights that a pull gives; a multiple of n if it gives several vectors.
-          wire: the dtype in which a pull gives weights.
+          given: the number of weights that a pull returns; a multiple of n if it returns several vectors.
+          wire: the dtype in which a pull returns weights.
           device: the name of the shard's device.
           matrices: the positions of the matrices that the shard's rule needs as a whole.
         """
@@ -161,9 +161,11 @@ class UpdateSamples:
         """Keep the values that a worker pulls for an update, if a buffer is reserved for it. Returns 0, int32 [].
 
         Args:
-          update, worker, version: int64 [].
-          given: [vectors * n] in the dtype of the wire.
-          statistics: float32 [m].
+          update: int64 [], the number of the update.
+          worker: int64 [], the worker that pulls.
+          version: int64 [], the version that it pulls.
+          given: the weights that it gets, [vectors * n] in the dtype of the wire.
+          statistics: the statistics that it gets, float32 [m].
           rows: for each group of tables, the indices or keys, int64 [u], and the rows, [u * width].
         """
         reserved, awaited = self._reserved_for.read_value(), self._awaited.read_value()
@@ -207,10 +209,12 @@ class UpdateSamples:
         change: Callable[[], tf.Tensor],
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Run `change`; return the new version, int64 []. If the pull was kept, keep the change's input and result too.
+        """Run `change`, which applies an update, and return the new version, int64 [].
+
+        If the pull for this update was kept, keep the input and the result of `change` too.
 
         Args:
-          update, worker, version: int64 []. The version is the one that the worker has pulled.
+          update, worker, version: as for `keep_given`. The version is the one that the worker has pulled.
           gradient: float32 [n], as received.
           fresh: float32 [m], as in `Push`.
           change: changes the weights, and returns the new version, int64 [].
@@ -251,7 +255,7 @@ class UpdateSamples:
             return tf.identity(changed)
 
     def _positions(self, buffer: tf.Tensor) -> tf.Tensor:
-        """Return the positions of the weights that are kept at a buffer, int64 [count]."""
+        """Return the positions of the weights that are kept in a buffer, int64 [count]."""
         indices = self._offsets.sparse_read(buffer) + self._stride * tf.range(self._count, dtype=tf.int64)
         return indices % max(1, self._length)
 
@@ -285,11 +289,12 @@ class UpdateSamples:
             return self._section.execute(reserve)
 
     def reserve(self, buffer: int, update: int, *, worker: int = ANY_WORKER, offset: int) -> None:
-        """Reserve a buffer for keeping an update.
+        """Reserve a buffer for one update.
 
         Args:
           update: the number of the update.
-          worker: if a worker is named, the buffer keeps that worker's first update whose number is at least `update`.
+          worker: ANY_WORKER, or the number of a worker. In the latter case, the buffer keeps this worker's first update
+            whose number is at least `update`.
           offset: a random number. It selects the positions at which vectors are kept, because large vectors are kept
             only in part.
         """
@@ -327,7 +332,7 @@ class UpdateSamples:
             return taken
 
     def take(self, buffer: int) -> SampledShard | None:
-        """Return the update that was kept at a buffer, and free the buffer; None if no update is complete there."""
+        """Return the update that a buffer holds, and free the buffer. Return None if the update is not complete."""
         kept = self._take(tf.constant(buffer, tf.int64))
         if int(kept.stage) != _CHANGED:
             return None

@@ -51,7 +51,7 @@ NO_STEP = -1  # instead of a step id if there is no step
 
 
 def columns_by_name(columns: tf.Tensor) -> WorkerColumns:
-    """Return the worker's columns of a ledger row by name, float64 [] each. `columns`: float64 [columns]."""
+    """Return by name the columns of a ledger row that the worker provides, float64 [] each. `columns`: float64 [k]."""
     return WorkerColumns(*tf.unstack(columns, len(WORKER_COLUMNS)))
 
 
@@ -69,7 +69,7 @@ class Push(NamedTuple):
 
     @property
     def from_worker(self) -> WorkerColumns:
-        """The worker's columns of the ledger, by name, float64 [] each."""
+        """The columns of the step's row in the ledger that the worker provides, by name, float64 [] each."""
         return columns_by_name(self.columns)
 
     @property
@@ -119,7 +119,7 @@ class Tick(NamedTuple):
 
 
 class LedgerPart(NamedTuple):
-    """New rows and the counters of a shard's ledger."""
+    """The new rows and the counters of a shard's ledger, the table of accepted pushes."""
 
     rows: tf.Tensor  # float64 [k, columns]
     counts: tf.Tensor  # int64 [len(COUNTS)]
@@ -128,8 +128,9 @@ class LedgerPart(NamedTuple):
 class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
-    The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. Each hook
-    is called by the hook under which it is indented. The text on the right says when:
+    A mode may have a subclass of this class. It should override only the methods listed here (hooks), because the other
+    methods keep the ledger and the version exact. Each hook is called by the hook under which it is indented. The text
+    on the right says when:
 
         execute_push                        a push that no pull follows; overridden if pushes wait (see `Capabilities`)
             receive                         any push, in the critical section
@@ -228,8 +229,8 @@ class ParameterShard:
     def keep_samples(self) -> None:
         """Create the buffers for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
 
-        Updates of rounds are not sampled if there are embedding tables: each worker pulls different rows, and an update
-        changes the rows of all workers.
+        In a mode with rounds, updates are not sampled if there are embedding tables: each worker pulls different rows,
+        and an update changes the rows of all workers.
         """
         if self.tables and self._in_rounds:
             return
@@ -265,7 +266,10 @@ class ParameterShard:
             return self.section.execute(note)
 
     def on_tick(self, tick: Tick) -> list[tf.Operation]:
-        """Return the operations that update leases and bounds after a tick. Call it in the critical section."""
+        """Return the operations to run at a tick. Override this in a shard whose behaviour depends on the time.
+
+        The shard calls it in its critical section.
+        """
         return []
 
     def wake(self) -> tf.Tensor:
@@ -353,7 +357,10 @@ class ParameterShard:
             return self._correction.accepts(Arrival(tf.zeros([], tf.int64), version, self.version.read_value()))
 
     def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return how many batches of a step a worker may take, int64 []. Called only with `limits_batches`."""
+        """Return how many batches of a step a worker may take, int64 [].
+
+        The shard calls this only if `capabilities.limits_batches` is True.
+        """
         return tf.constant(self._batches_per_step, tf.int64)
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -410,7 +417,7 @@ class ParameterShard:
         return self.section.execute(lambda: self.receive(push))
 
     def receive(self, push: Push) -> tf.Tensor:
-        """Record the time and receive a push. Call it in the critical section."""
+        """Record when a push arrived, and apply, refuse or drop it. Call it in the critical section."""
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
             return self.refuse_or_apply(push._replace(entered=entered))
@@ -467,7 +474,12 @@ class ParameterShard:
     def apply_mean(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, rows: PushedRows = NOTHING_PUSHED
     ) -> tf.Tensor:
-        """Apply the mean `gradient`, float32 [n], and mean `fresh`, float32 [m], of a round. Return the new version."""
+        """Apply the mean gradient of a round; return the new version, int64 [].
+
+        Args:
+          gradient: float32 [n], the mean of the gradients. fresh: float32 [m], the mean of `Push.fresh`.
+          rows: the mean gradients of rows of embedding tables.
+        """
         change = partial(self.apply_gradient, gradient, learning_rate, fresh)
         if self.samples is None:
             with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
@@ -537,7 +549,13 @@ class ParameterShard:
     def record(
         self, push: Push, version: tf.Tensor, stale: tf.Tensor, rate_factor: tf.Tensor | float = 1.0
     ) -> tf.Operation:
-        """Write the row of an accepted push into the ledger. `rate_factor`: see `RateOfMoreWorkers`."""
+        """Write the row of an accepted push into the ledger.
+
+        Args:
+          version: int64 [], the first version that contains the push.
+          stale: int64 [], the staleness of the push.
+          rate_factor: float32 [], see `RateOfMoreWorkers`.
+        """
         assert push.entered is not None, "`receive` records the time"
         columns = ServerColumns(version, stale, rate_factor, push.entered, now_after(version))
         known = tf.stack([tf.cast(value, tf.float64) for value in (push.step, *columns)])
@@ -565,10 +583,11 @@ class ParameterShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The state of update rule, staleness method and lookahead by name: float32 [n], [workers, n] or [].
+        """The slots of the update rule, the staleness method and `Lookahead`: name → float32 [n], [workers, n] or [].
 
-        Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof
-        (evaluation/recomputation.py) compares them with the result of `equation`.
+        Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof, which computes
+        sampled updates again (evaluation/recomputation.py), compares the slots with the result of the mode's method
+        `equation`.
         """
         gathered = {} if self._gathered is None else {"gathered": self._gathered}
         return self._rule.slots | self._correction.slots | gathered | self._lookahead.slots
@@ -577,9 +596,9 @@ class ParameterShard:
     def state(self) -> dict[str, tf.Variable]:
         """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
-        A subclass may add vectors of any dtype; a single number has the shape [1]. A checkpoint joins the vectors of all
-        shards end to end. If their total length depends on the number of parameter servers, a run can't be resumed with
-        a different number of servers. For slots there is no such limit.
+        A subclass may add vectors of any dtype; a single number has the shape [1]. A checkpoint joins the vectors of
+        all shards end to end. If their total length depends on the number of parameter servers, a run can't be resumed
+        with a different number of servers. For slots there is no such limit.
         """
         slots = {
             (f"{SLOT}{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
@@ -590,5 +609,8 @@ class ParameterShard:
         return {WEIGHTS: self.weights, STATISTICS: self.statistics, **slots}
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the initial row of slots [workers, n], float32 [n], for a worker that is not in the snapshot."""
+        """Return the initial values, float32 [n], of a new worker's row in slots [workers, n].
+
+        A worker is new if the restored snapshot does not contain it. `state`: the arrays of the snapshot.
+        """
         return np.zeros_like(state[WEIGHTS])

@@ -30,7 +30,7 @@ class ShardState(NamedTuple):
 
 
 class ShardSnapshot(NamedTuple):
-    """A `ShardState` as the chief gets it. Vectors that include rows of tables stay on the server."""
+    """A `ShardState` as the chief gets it. Vectors that include rows of tables stay on the server until read."""
 
     arrays: dict[str, np.ndarray | VectorOnServer]  # the arrays of a checkpoint
     counts: np.ndarray  # int64 [len(COUNTS)]; `arrays` contains these too
@@ -40,8 +40,8 @@ class ShardSnapshot(NamedTuple):
 class ShardCheckpoint:
     """Reads the state of one shard at a single version, and restores it.
 
-    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has accepted.
-    In a vector with a number for each weight, the numbers for the rows of embedding tables come last.
+    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has
+    accepted. In a vector with a number for each weight, the numbers for the rows of embedding tables come last.
     """
 
     def __init__(self, shard: ParameterShard):
@@ -63,7 +63,7 @@ class ShardCheckpoint:
 
     @property
     def _keyed_sizes(self) -> list[int]:
-        """The number of values that a checkpoint has for each dynamic embedding table, besides the table's rows and slots."""
+        """For each dynamic embedding table, the number of values in a checkpoint, besides rows and slots."""
         return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
 
     @graph
@@ -109,7 +109,7 @@ class ShardCheckpoint:
         With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
 
         Args:
-          closed: all steps below this one were accepted, or never will be.
+          closed: a step id. Each step below it was accepted, or will never be accepted.
         """
         with tf.device(self._shard.device):  # otherwise the results would be sent to this process immediately
             read = self._readers[extent if self._shard.tables else Extent.WHOLE]
@@ -127,9 +127,12 @@ class ShardCheckpoint:
         return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return the variables that hold the table rows' part of a state vector: for each group, float32 [rows, width].
+        """Return the variables that hold the numbers of a state vector for table rows: float32 [rows, width] each.
 
-        `name`: the vector's name in `state`. If the rows have no such slot, None stands for a variable that is 0.
+        There is one variable for each group of tables, or None if its rows have no such slot and the numbers are 0.
+
+        Args:
+          name: the vector's name in `ParameterShard.state`.
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
@@ -155,7 +158,8 @@ class ShardCheckpoint:
 
         Args:
           name: the name of the vector in `state`.
-          place: the position of the first number in the vector, which is `length` or more.
+          place: the position in the vector of the first of `values`. It is at least `ParameterShard.length`, because
+            table rows come last.
           values: float32 [k x width], whole rows of one table.
         """
         place -= self._shard.length

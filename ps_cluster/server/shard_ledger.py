@@ -1,4 +1,4 @@
-"""The part of the ledger on a parameter server: which open steps were accepted, and the newest rows."""
+"""Keep a parameter server's part of the ledger: which open steps were accepted, and the newest rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from ps_cluster.runs.ledger import COLUMNS
 
 
 class ShardLedger:
-    """A window of one shard's ledger. Create it on the shard's device, and use it in the shard's critical section.
+    """Keeps the newest part of a shard's ledger, the table of accepted pushes.
 
-    Two rings of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step % window`,
-    and the other holds the rows accepted last, at `row number % window`. The chief guarantees that it hands out no step
-    that is `window` or more above an open step, and that it reads each row before `window` further rows can be written.
+    Create it on the shard's device, and use it in the shard's critical section.
+
+    Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step %
+    window`, and the other holds the rows accepted last, at `row number % window`. The chief guarantees that it hands
+    out no step that is `window` or more above an open step, and that it reads each row before `window` further rows can
+    be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.
@@ -31,26 +34,29 @@ class ShardLedger:
         A snapshot also holds `accepted`. It does not hold the rows, because they are in the chief's journal.
 
         Args:
-          closed: int64 []; all steps below it were accepted, or never will be.
+          closed: int64 [], a step id. Each step below it was accepted, or will never be accepted.
         """
         seen = self._seen.read_value()
         return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
 
     def restore(self, accepted_steps: np.ndarray) -> None:
-        """Restore the result of `accepted_steps`. Zeros after the first element are ignored.
+        """Restore the accepted steps from a result of `accepted_steps`. Zeros after the first element are ignored.
 
         The window may have had another length at the time of the snapshot.
         """
         closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
         marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
         ring = np.zeros(self._window, np.int64)
-        ring[(marks - 1) % self._window] = (
-            marks  # if several steps have the same index, the last of them stays, which is the newest
-        )
+        # If several steps have the same index, the last of them stays, which is the newest.
+        ring[(marks - 1) % self._window] = marks
         self._seen.assign(ring)
 
     def has(self, steps: tf.Tensor) -> tf.Tensor:
-        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for steps closed long ago."""
+        """Return whether each of `steps` (int64 […]) was accepted, bool […].
+
+        The result is also True for steps that were closed (see `accepted_steps`) so long ago that newer steps have
+        overwritten them.
+        """
         # If a later step occupies a step's place, the earlier step was closed before the later one was handed out.
         return self._seen.sparse_read(steps % self._window) > steps
 

@@ -48,7 +48,7 @@ MOST_AT_ONCE = 32  # parameter servers that the chief waits for at the same time
 
 @dataclass(frozen=True)
 class Ledgers:
-    """New rows and the counters of the ledgers on the parameter servers."""
+    """The new rows and the counters of the ledgers on the parameter servers."""
 
     rows: list[np.ndarray]  # for each shard, a structured array [k] of ROW, in the order of acceptance
     counts: np.ndarray  # int64 [ps, len(COUNTS)]
@@ -80,7 +80,10 @@ class StepPush(NamedTuple):
 
 
 class ParameterStore:
-    """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls all other methods."""
+    """Presents the shards of all parameter servers as one store of parameters.
+
+    Workers' graphs contain its pulls and pushes. The chief calls all other methods.
+    """
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class ParameterStore:
         Args:
           step: int64 [], the step id for which the parameters are pulled; NO_STEP if the step id follows from the
             version.
-          asks_for_step: whether to ask if every shard already has the step (`Pulled.is_replay`).
+          asks_for_step: whether to set `Pulled.is_replay`, which says if every shard already has the step.
           rows: the rows of embedding tables that the step needs.
         """
         return self.read_messages(
@@ -262,6 +265,7 @@ class ParameterStore:
           seconds: the time to add to the shards' clocks: the time since the last tick, but at most one polling
             interval. If more time has passed, the rest does not count, because the chief has seen no pushes meanwhile.
           handed_out: the number of steps handed out so far; NO_END if more may follow before the next tick.
+          longest_update_s: the longest time that an update of a healthy worker takes, in seconds.
           present: the workers that take part; None: all of them.
         """
         workers = range(self._most_workers)
@@ -297,7 +301,7 @@ class ParameterStore:
 
         Args:
           firsts: for each shard, the number of the first row to return.
-          closed: all steps below this one were accepted, or never will be.
+          closed: a step id. Each step below it was accepted, or will never be accepted.
           extent: which rows of tables to return. With CHANGED, the weights and slots have only the numbers in the
             ranges of the array "changed".
         Returns:
@@ -346,7 +350,7 @@ class ParameterStore:
         return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
-        """Return a shard's record with positions in the network's vectors instead of the shard's vectors."""
+        """Return a shard's record of a sampled update, with positions in the network's vectors, not in the shard's."""
         positions = partial(self._arrangement.positions, index)
         return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 
@@ -364,7 +368,7 @@ class ParameterStore:
         return list(self._pool.map(call, self.shards, values))
 
     def restore(self, arrays: Mapping[str, np.ndarray | ChangedVector]) -> None:
-        """Restore the arrays of a `snapshot`.
+        """Restore all shards from the arrays of a `snapshot`.
 
         Raises:
           UserError: the arrays belong to another network, optimizer or number of parameter servers.
@@ -475,7 +479,7 @@ class ParameterStore:
 
 
 def _check_state(shard: ParameterShard) -> None:
-    """Raise UserError if a user's shard has state that a checkpoint can't hold."""
+    """Raise UserError if a shard, whose class a user may have written, has state that a checkpoint can't hold."""
     owner, (weights,) = type(shard).__name__, shard.weights.shape
     for name, variable in shard.slots.items():
         if variable.dtype != tf.float32:

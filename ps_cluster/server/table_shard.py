@@ -1,7 +1,8 @@
-"""A server's part of the embedding tables: the rows whose number, modulo the number of servers, is the server's index.
+"""Keep a server's part of the embedding tables: each row whose number modulo the number of servers is its index.
 
-Tables of the same width form a group, whose rows are numbered consecutively (models/embedding_tables.py). Consecutive rows
-are on different servers. So the rows that are looked up most often, which mostly have the lowest numbers, are spread evenly.
+Tables of the same width form a group, whose rows are numbered consecutively (models/embedding_tables.py). Consecutive
+rows are on different servers. So the rows that are looked up most often, which mostly have the lowest numbers, are
+spread evenly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
-    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables."""
+    """The gradients of rows of embedding tables in a push.
+
+    Each field has a tensor for each group of tables. It is empty if there are no tables.
+    """
 
     indices: Sequence[tf.Tensor] = ()  # int64 [u], the distinct indices of the rows in the shard's part, or their keys
     gradients: Sequence[tf.Tensor] = ()  # [u * width], in the wire's dtype
@@ -28,7 +32,9 @@ NOTHING_PUSHED = PushedRows()
 
 
 class TableShard:
-    """A server's rows of a group of tables. Create it on the shard's device; use it in the shard's critical section.
+    """Keeps a server's rows of a group of embedding tables, which have the same width.
+
+    Create it on the shard's device, and use it in the shard's critical section.
 
     Attributes:
       rows: float32 [rows, width].
@@ -48,7 +54,9 @@ class TableShard:
         self._sum: tf.Variable | None = None
 
     def indices_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
-        """Return the numbers that identify some rows in messages, int64 [u]: indices, or keys in a dynamic embedding table.
+        """Return the numbers that identify some rows in messages, int64 [u].
+
+        They are the indices in the server's part, or in a dynamic embedding table the keys.
 
         Args:
           ids: int64 [u], the numbers of the rows in the group, or their keys.
@@ -73,7 +81,7 @@ class TableShard:
         """Return the indices of the rows that a push changes, int64 [v], and their gradients, [v x width].
 
         Args:
-          wanted: int64 [u], distinct indices, or keys. gradient: [u * width].
+          wanted: int64 [u], the distinct indices or keys in the push. gradient: [u * width].
         """
         return wanted, gradient
 
@@ -82,19 +90,19 @@ class TableShard:
         return tf.zeros([0], tf.int64)
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return some rows, concatenated, [u * width] in `dtype`. `wanted`: their indices, or keys, int64 [u]."""
+        """Return some rows, concatenated, [u * width] in `dtype`. `wanted`: their indices or keys, int64 [u]."""
         return tf.reshape(tf.cast(tf.gather(self.rows, wanted), dtype), [-1])
 
     # If an update is the mean of several pushes, their gradients are summed up until the update.
 
     def keep_sum(self) -> None:
-        """Create the variables for the sum of gradients. Call it before any graph uses the sum."""
+        """Create the variables in which the gradients of a round are summed up. Call it before any graph uses them."""
         with tf.device(self.rows.device):
             self._sum = tf.Variable(tf.zeros_like(self.rows), trainable=False)
             self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # indices, with repetitions
 
     def add_to_sum(self, indices: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Add the gradients of some rows, [u * width], to the sum. `indices`: int64 [u]. `keep_sum` has to be called first."""
+        """Add the gradients of some rows, [u * width], to the sum. `indices`: int64 [u]. Call `keep_sum` before."""
         assert self._sum is not None
         touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), indices], 0)
         return tf.group(
@@ -104,12 +112,12 @@ class TableShard:
         )
 
     def summed(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the indices of the rows that have a sum, int64 [u], and their sums, [u * width]."""
+        """Return the indices of the rows to whose sum a gradient was added, int64 [u], and their sums, [u * width]."""
         indices, _ = tf.unique(tf.io.parse_tensor(self._touched.read_value(), tf.int64))
         return indices, tf.reshape(tf.gather(self._sum, indices), [-1])
 
     def clear_sum(self, indices: tf.Tensor) -> tf.Operation:
-        """Set the sums of some rows to 0. `indices`: int64 [u], all rows that have a sum."""
+        """Set the sums of all rows to 0. `indices`: int64 [u], the indices that `summed` returned."""
         assert self._sum is not None
         zeros = tf.zeros([tf.size(indices), self.width])
         return tf.group(

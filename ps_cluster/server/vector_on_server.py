@@ -34,7 +34,7 @@ class ChangedRows:
 
     @property
     def changed_sizes(self) -> list[int]:
-        """The number of changed weights in each group."""
+        """The number of changed weights in each group of tables."""
         return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
 
     def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
@@ -63,7 +63,8 @@ class VectorOnServer:
     that follow the requested ones. Otherwise a network with many small tables would need a message for each table.
 
     Attributes:
-      changes: where the numbers are in the whole vector, if this vector has only the changed rows of the tables.
+      changes: where the numbers are in the whole vector, if this vector has only the changed rows of the tables; else
+        None.
     """
 
     def __init__(

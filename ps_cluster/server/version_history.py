@@ -23,7 +23,10 @@ class VersionHistory:
             self._oldest = tf.Variable(0, dtype=tf.int64)
 
     def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the vectors of version `version` - `delay`, or the oldest that exist, and their version, int64 []."""
+        """Return the vectors of version `version` - `delay`, or else of the oldest kept version, and that version.
+
+        The returned version is an int64 [].
+        """
         if self._length == 1:
             return [vector.read_value() for vector in self._vectors], version
         kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())

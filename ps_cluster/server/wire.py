@@ -70,11 +70,11 @@ class InDtype(Codec):
 
 
 class Int8(Codec):
-    """Sends each weight as a whole number of steps. In each block, the largest absolute value is 127 steps.
+    """Sends each value as an integer number of steps. In each block, the largest absolute value is 127 steps.
 
-    A value between two steps is rounded up with a probability equal to its fraction of a step, so its mean has no bias.
-    This is QSGD with the largest value instead of the norm (Alistarh et al. 2017, arXiv:1610.02132, sections 3.1 and
-    4).
+    A value between two integers is rounded up with a probability equal to its fractional part, so the rounding has no
+    bias. This is QSGD with the largest value instead of the norm (Alistarh et al. 2017, arXiv:1610.02132, sections 3.1
+    and 4).
     """
 
     def __init__(self, length: int):
@@ -141,7 +141,7 @@ LARGE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The dtype and length of each vector of a message, in order.
+    """The layout of a message: the dtype and length of each of its vectors, in order.
 
     Put the longest vector first, so that it stays aligned in memory. If the message stays within a process (`is_sent`
     is False), every vector is passed on separately.

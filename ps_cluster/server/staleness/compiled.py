@@ -1,4 +1,4 @@
-"""The staleness method named `compiled`, which stands for the usual method of the optimizer of the network's compile()."""
+"""The staleness method named `compiled`: a placeholder for the usual method of the optimizer in compile()."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ps_cluster.server.staleness.none import NoneMethod
 
 
 class Compiled(NoneMethod):
-    """Stands for a method that replaces it before any process starts (`launch.local_run.complete_config`)."""
+    """A placeholder, which another method replaces before any process starts (`launch.local_run.complete_config`)."""
 
     name = COMPILED
     description = "the usual method of the optimizer of the network's compile()"

@@ -2,9 +2,9 @@
 
 The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that
 the worker gets. At a push, `accepts` decides whether the gradient is applied, and `correct` returns the corrected
-gradient and its share (see `UpdateRule.apply`). If the method has a number of `gathered_gradients`, K, the shard
-changes the weights only with every K-th gradient, by the mean of K gradients. In the formulas w is the current weights,
-w_bak the weights of the worker's last pull, and g the worker's gradient.
+gradient and its share, a factor by which the update scales it (see `UpdateRule.apply`). If the method returns a number
+K from `gathered_gradients`, the shard changes the weights only with every K-th gradient, by the mean of K gradients. In
+the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the worker's gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 
 
 class Arrival(NamedTuple):
-    """The arrival of a gradient at a shard."""
+    """Describes a gradient that arrives at a shard: its worker, and the shard's versions at its pull and now."""
 
     worker: tf.Tensor  # int64 [], the worker that pushes the gradient
     pulled: tf.Tensor  # int64 [], the shard's version from which the gradient was computed
@@ -46,8 +46,8 @@ class Correction(Generic[OwnSettings]):
       capabilities: the correction's capabilities. `accepts` is called only if they include `drops`.
       needs_step: whether `after_update` does anything.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
-      of_version: variables [n] that change with the version, as the weights do. `given` gets their values at the
-        version that the worker pulls.
+      of_version: variables [n], besides the weights, that `given` needs. It gets their values at the version that the
+        worker pulls.
       backups: the weights of the workers' last pulls, name → [workers, n]. Checkpoints do not contain them.
       pull_state: the variables, besides the weights, on which `given` depends, name → [n], or [workers] if there is a
         number for each worker.
@@ -78,7 +78,8 @@ class Correction(Generic[OwnSettings]):
         Args:
           worker: int64 [].
           weights: float32 [n], the weights of the pulled version.
-          of_version: the values of the variables `of_version` at the pulled version, float32 [n] each.
+          of_version: the values that the variables in the attribute `of_version` had at the pulled version, float32 [n]
+            each.
         """
         return weights
 
@@ -92,7 +93,7 @@ class Correction(Generic[OwnSettings]):
         return []
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
-        """Return the gradient to apply, and its share, which `UpdateRule.apply` explains.
+        """Return the gradient to apply, and the share by which the update scales it (see `UpdateRule.apply`).
 
         The returned gradient has to depend on everything that the method reads and writes, so that the update runs
         after these operations.
@@ -107,9 +108,7 @@ class Correction(Generic[OwnSettings]):
         return tf.constant(True)
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
-        """Return operations that update the method's state from the change of the weights by an update.
-
-        The returned operations run after the update. `before` was read before the update.
+        """Return operations that update the method's state after an update has changed the weights.
 
         Args:
           before: float32 [n], the weights before the update.
@@ -148,4 +147,9 @@ class WithBackups(Correction[OwnSettings], ABC):
 
     @abstractmethod
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
-        """Return the result of `correct` for `gradient` and `moved`, which is w - w_bak, float32 [n] each."""
+        """Return the result of `correct`: the gradient to apply, and its share.
+
+        Args:
+          gradient: float32 [n].
+          moved: float32 [n], the change of the weights since the worker's last pull.
+        """

@@ -22,7 +22,7 @@ class AdaptiveSettings(StalenessSettings):
 
 
 class DcAdaptiveCorrection(WithBackups[AdaptiveSettings]):
-    """DC-ASGD-a: DC-ASGD-c with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7).
+    """DC-ASGD-a: as `DcConstantCorrection`, but with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7).
 
     lambda_0 is `strength`. MeanSquare = m MeanSquare + (1 - m) g*g, where m is `decay`. It starts at 0, without a bias
     correction, and already includes the gradient that is being corrected. Each worker has a separate MeanSquare. The
@@ -50,7 +50,10 @@ class DcAdaptiveMethod(StalenessMethod[AdaptiveSettings]):
     correction = DcAdaptiveCorrection
 
     def equation(self, settings: AdaptiveSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return g + lambda_0 / sqrt(MeanSquare + 1e-7) g*g*(w - w_bak), and the worker's new MeanSquare."""
+        """Return g + lambda_0 / sqrt(MeanSquare + 1e-7) g*g*(w - w_bak), and the new value of the worker's MeanSquare.
+
+        w is the current weights, and w_bak the weights that the worker had pulled.
+        """
         square = arrived.gradient**2
         mean_square = settings.decay * arrived.slots["mean_square"] + (1 - settings.decay) * square
         strength = settings.strength / np.sqrt(mean_square + EPSILON)
@@ -64,6 +67,8 @@ class ConstantSettings(StalenessSettings):
 
 class DcConstantCorrection(WithBackups[ConstantSettings]):
     """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise, where lambda is `strength`.
+
+    w is the current weights, w_bak the weights that the worker had pulled, and g the worker's gradient.
 
     Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
     algorithm 2.
@@ -80,5 +85,5 @@ class DcConstantMethod(StalenessMethod[ConstantSettings]):
     correction = DcConstantCorrection
 
     def equation(self, settings: ConstantSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return g + lambda g*g*(w - w_bak)."""
+        """Return g + lambda g*g*(w - w_bak). w is the current weights, w_bak the weights that the worker had pulled."""
         return CorrectedParts(arrived.gradient + settings.strength * arrived.gradient**2 * arrived.moved)

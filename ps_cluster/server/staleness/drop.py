@@ -29,7 +29,7 @@ class DropSettings(StalenessSettings):
 
 
 class DropCorrection(Correction[DropSettings]):
-    """Drops a gradient whose staleness is R or more. All other gradients count fully.
+    """Drops a gradient whose staleness is R (the setting `max_delay`) or more. All other gradients count fully.
 
     This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In
     the paper the worker then computes the next gradient at the newest weights. Here it computes the same step again, so

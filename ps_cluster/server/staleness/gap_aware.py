@@ -15,6 +15,8 @@ STEP_DECAY = 0.999  # the decay of the running mean square of the steps
 class GapAwareCorrection(WithBackups[StalenessSettings]):
     """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise, where C is the size of a step at the highest rate.
 
+    w is the current weights, and w_bak the weights that the worker had pulled.
+
     Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
     was not available. This form follows an implementation by colleagues of its authors (github.com/saareliad/FTPipe,
     `GapAware`):
@@ -26,9 +28,10 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
     Here `step` is the change of the weight by the t-th update, and `rate` is that update's learning rate. In FTPipe,
     step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum, this form equals
-    that of FTPipe, except for weight decay, and if the learning rate changes within the momentum buffer's memory. This
-    form also works for Adam. FTPipe keeps C above 0 with 1e-8 R. Here the gradient of a weight is not corrected while
-    C = 0, as it is before the first update. Weight decay is scaled too, as in FTPipe.
+    that of FTPipe, with two exceptions: here a step includes weight decay, and for a while after the learning rate has
+    changed, the momentum buffer still contains steps at the earlier rate. This form also works for Adam. FTPipe keeps C
+    above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is before the first
+    update. Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True
@@ -66,7 +69,7 @@ class GapAwareMethod(StalenessMethod[StalenessSettings]):
     correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient, and for each weight the share 1 / (1 + |w - w_bak| / C)."""
+        """Return the gradient, and for each weight its share 1 / (1 + |w - w_bak| / C), see `GapAwareCorrection`."""
         square, updates = arrived.slots["step_square"], float(arrived.slots["updates"][0])
         usual = float(arrived.slots["highest_rate"][0]) * np.sqrt(square / updates if updates else 0 * square)
         gap = np.divide(np.abs(arrived.moved), usual, out=np.zeros_like(usual), where=usual > 0)

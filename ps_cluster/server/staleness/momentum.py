@@ -47,7 +47,7 @@ def corrected_momentum(momentum: float, workers: int) -> float:
     the factor 1/M of the learning rate. If s is above `momentum`, no momentum of 0 or more can compensate for it.
 
     Args:
-      momentum: 0..1, the wanted total momentum.
+      momentum: the wanted total momentum, from 0 to 1.
       workers: M, 1 or more, the number of workers, which are about equally fast.
     """
     return max(0.0, momentum - (1 - 1 / workers))

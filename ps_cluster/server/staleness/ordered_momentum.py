@@ -21,8 +21,8 @@ class OrderedMomentumCorrection(Correction[OrderedSettings]):
 
     OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). Gradients whose weights
     were pulled at K consecutive versions form a bucket. K is the number of workers, or of emulated workers with
-    `mode.simulate_workers`. b is the number of the newest bucket, and d is the number of buckets between the bucket of
-    gradient g and the newest one:
+    `mode.simulate_workers`. b is the number of the newest bucket, and d is b minus the number of the bucket to which
+    gradient g belongs. w is the weights, u the momentum buffer, β the setting `momentum`, and η the learning rate:
 
       b grows:  w <- w - η β u,  u <- β u
       then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
@@ -60,7 +60,7 @@ class OrderedMomentumMethod(StalenessMethod[OrderedSettings]):
     correction = OrderedMomentumCorrection
 
     def equation(self, settings: OrderedSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return both terms of the paper's update as one gradient, and the new u."""
+        """Return both terms of the paper's update as one gradient, and the new value of the momentum buffer u."""
 
         def bucket(version: int) -> int:
             return -(-version // arrived.workers)

@@ -102,7 +102,10 @@ class Adam(OptimizerRule[AdamSettings]):
     row_update = LazyAdamRows
 
     def equation(self, settings: AdamSettings, parts: UpdateParts) -> Slots:
-        """Return m, v and w by algorithm 1 of the paper, with epsilon added to the uncorrected root (section 2)."""
+        """Return mean, variance and weights after the update, by algorithm 1 of the paper (see `AdamUpdate`).
+
+        As in section 2 of the paper, epsilon is added to the root of the variance without bias correction.
+        """
         count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
         mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient
         variance = beta_2 * parts.slots["variance"] + (1 - beta_2) * parts.gradient**2

@@ -1,4 +1,4 @@
-"""The optimizer rule named `compiled`, which stands for the optimizer of the network's compile()."""
+"""The optimizer rule named `compiled`: a placeholder for the optimizer of the network's compile()."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from ps_cluster.config.setting_types import COMPILED, LARGEST_FACTOR, Factor
 
 
 class CompiledSettings(RuleSettings):
-    """The section `optimizer` before compile() is known. Null selects compile()'s value; other values override it."""
+    """The section `optimizer` while the network's compile() is not yet known.
+
+    A setting that is null gets its value from compile(). Any other value overrides that of compile().
+    """
 
     learning_rate: float | None = Field(  # type: ignore[assignment]  # it is a number before training begins
         default=None, gt=0, le=LARGEST_FACTOR, description="The learning rate; null: the one of compile()."
@@ -20,7 +23,7 @@ class CompiledSettings(RuleSettings):
 
 
 class Compiled(OptimizerRule[CompiledSettings]):
-    """Takes rule, rate, weight decay and clipping from the network's compile(). Without it: adam at rate 0.001.
+    """Takes rule, learning rate, weight decay and clipping from compile(). Without compile(): adam at rate 0.001.
 
     This rule is a placeholder, which another rule replaces before any process starts
     (`launch.local_run.complete_config`). So it has no update.

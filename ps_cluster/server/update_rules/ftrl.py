@@ -45,13 +45,15 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
     """FTRL-Proximal: n' = n + g^2; z += learning rate x g - (n'^-power - n^-power) x w;
     w = -sign(z) x max(0, |z| - learning rate x l1) / (n'^-power + 2 x learning rate x l2).
 
+    n is the sum of the squared gradients, n' its new value, and `power` the setting `learning_rate_power`.
+
     FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches", algorithm 1) in the form of
     TensorFlow's kernel, with β = 0. Here z is the paper's z times the learning rate. At a constant rate this makes no
     difference. With the paper's z, a schedule would scale all weights along with the rate.
 
     z starts at 0, as in Keras, so the weights forget their initial values as n grows. A learning-rate factor multiplies
-    the rate of its weight. A share scales the gradient in z, but n is computed from the unscaled gradient, and
-    the regularisation stays the same.
+    the rate of its weight. The gradient's share (see `UpdateRule.apply`) scales the gradient in z, but n is computed
+    from the unscaled gradient, and the regularisation stays the same.
     """
 
     slot_names = ("accumulator", "linear")
@@ -154,7 +156,7 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError if other settings change the weights, which this rule computes from n and z alone."""
+        """Raise ValueError if other settings change the weights, which this rule computes from its slots alone."""
         why = "rule ftrl computes the weights from sums of gradients alone, so"
         if decay := config.optimizer.weight_decay:
             raise ValueError(

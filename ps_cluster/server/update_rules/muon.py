@@ -86,15 +86,19 @@ MuonsSettings = TypeVar("MuonsSettings", bound=MatrixSettings)
 
 
 class MuonUpdate(UpdateRule[MuonsSettings]):
-    """Muon: v = momentum x v + g; u = g + momentum x v; for a matrix of m rows and n columns W -= learning rate x
-    sqrt(max(1, n / m)) x orthogonal(U), and for all other weights w -= learning rate x `rate_of_nesterov` x u. With
-    `fixed_norm_every`, W is first scaled to a norm of sqrt(n), as in airbench94_muon
-    (github.com/KellerJordan/cifar10-airbench).
+    """Muon: Nesterov's momentum, with an orthogonal step for each matrix.
+
+      v = momentum x v + g;  u = g + momentum x v
+      a matrix of m rows and n columns:  W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U)
+      all other weights:                 w -= learning rate x `rate_of_nesterov` x u
+
+    U is the part of u that belongs to the matrix W. With `fixed_norm_every`, W is first scaled to a norm of sqrt(n), as
+    in airbench94_muon (github.com/KellerJordan/cifar10-airbench).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
-    kernel of a convolution is a matrix with a column for each filter. A share scales only the gradient in v and u, so
-    the step of a matrix keeps its size.
+    kernel of a convolution is a matrix with a column for each filter. The gradient's share (see `UpdateRule.apply`)
+    scales only the gradient in v and u, so the step of a matrix keeps its size.
     """
 
     slot_names: tuple[str, ...] = ("momentum",)
@@ -151,11 +155,12 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         """Return the step of the weights outside of matrices, divided by their learning rate, and new slot values.
 
         Args:
-          gradient: float32 [n], without the share.
-          velocity, update: v and u, float32 [n].
+          gradient: float32 [n], not scaled by its share.
+          velocity, update: v and u in the docstring of `MuonUpdate`, float32 [n].
           updates_before: int64 [].
         Returns:
-          The step, float32 [n], which is used only at positions outside of matrices. The new slots, name → float32 [n].
+          The step, float32 [n], which is used only at positions outside of matrices. The new values of slots besides
+          v, name → float32 [n].
         """
         return update, {}
 
@@ -203,9 +208,10 @@ def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
 
 
 def orthogonal_in_numpy(matrix: np.ndarray, steps: int) -> np.ndarray:
-    """Return the same as `orthogonal`, in float64 and by the source's own iteration: X <- a X + (b A + c A A) X, A = X X^T.
+    """Return the same as `orthogonal`, in float64 and by the source's own iteration.
 
-    `matrix`: float64 [m, n]; it is transposed first if m > n.
+    The iteration is X <- a X + (b A + c A A) X, where A = X X^T. `matrix`: float64 [m, n]; it is transposed first if
+    m > n.
     """
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonal_in_numpy(matrix.T, steps).T
@@ -224,7 +230,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     update: type[UpdateRule[MuonsSettings]] = MuonUpdate
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
-        """Return the result of `MuonUpdate`. Orthogonal steps are computed as in the source, without Gram matrices."""
+        """Return the result of `MuonUpdate`. Orthogonal steps are computed by the source's iteration, in float64."""
         velocity = settings.momentum * parts.slots["momentum"] + parts.shared_gradient
         update = parts.shared_gradient + settings.momentum * velocity
         others, slots = self._step_of_others(settings, parts, velocity, update)
@@ -245,7 +251,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     def _step_of_others(
         self, settings: MuonsSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray
     ) -> tuple[np.ndarray, Slots]:
-        """Return the same as the method of `MuonUpdate` with this name, in float64."""
+        """Return the result of `MuonUpdate._step_of_others`, computed in float64."""
         return update, {}
 
     def check(self, config: RunConfig) -> None:

@@ -7,7 +7,7 @@ from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUp
 
 
 class NesterovUpdate(MomentumUpdate):
-    """Nesterov's momentum: v as in `MomentumUpdate`; w += momentum x v - learning rate x g."""
+    """Nesterov's momentum: v = momentum x v - learning rate x g; w += momentum x v - learning rate x g."""
 
     looks_ahead = True
 
@@ -17,7 +17,7 @@ class Nesterov(WithMomentum):
     update = NesterovUpdate
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
-        """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g, with the new v."""
+        """Return v and w + momentum x v - learning rate x g, where v = momentum x v - learning rate x g."""
         step = parts.learning_rate * parts.factors * parts.shared_gradient
         velocity = super().equation(settings, parts)["momentum"]
         return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}

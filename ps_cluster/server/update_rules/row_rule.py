@@ -16,7 +16,7 @@ from ps_cluster.config.optimizer_rules import RULES, OwnSettings
 
 
 class RowUpdate(NamedTuple):
-    """An update of some rows."""
+    """Describes an update of some rows of embedding tables."""
 
     indices: tf.Tensor  # int64 [u], the distinct numbers of the rows
     gradient: tf.Tensor  # float32 [u, width]

@@ -105,10 +105,10 @@ class UpdateRule(ABC, Generic[OwnSettings]):
     ) -> tf.Operation:
         """Apply one gradient.
 
-        A share scales the effect of this gradient on this step and, with momentum or Adam, on later steps. The effect
-        of earlier gradients stays the same. In Adam the share scales the gradient in the mean but not in the mean
-        square, because otherwise the share would cancel out. It also scales the update's weight decay, so that the
-        balance between gradients and decay does not depend on the share.
+        The share, which a staleness method may return, scales the effect of this gradient on this step and, with
+        momentum or Adam, on later steps. The effect of earlier gradients stays the same. In Adam the share scales the
+        gradient in the mean but not in the mean square, because otherwise the share would cancel out. It also scales
+        the update's weight decay, so that the balance between gradients and decay does not depend on the share.
 
         Args:
           gradient: float32 [n].
@@ -131,7 +131,7 @@ class UpdateRule(ABC, Generic[OwnSettings]):
 
 
 class LinearUpdate(UpdateRule[OwnSettings]):
-    """A rule that is linear in the gradient. So scaling the gradient has the same effect as scaling the rate."""
+    """The base class of rules that are linear in the gradient, so scaling the gradient equals scaling the rate."""
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
@@ -140,7 +140,7 @@ class LinearUpdate(UpdateRule[OwnSettings]):
 
     @abstractmethod
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
-        """Apply a gradient that share and factors have already scaled, float32 [n]."""
+        """Apply a gradient, float32 [n], that is already multiplied by its share and the learning-rate factors."""
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
