@@ -113,7 +113,8 @@ class Tick(NamedTuple):
 
     seconds: tf.Tensor  # float64 [], the seconds that have passed
     longest_update_s: tf.Tensor  # float64 [], the longest time that an update of a healthy worker takes
-    # int64 [], the number of steps handed out so far, if no step follows before the next tick; NO_END if more may follow
+    # int64 [], the number of steps handed out so far, if no step follows before the next tick; NO_END if more may
+    # follow
     handed_out: tf.Tensor
     is_present: tf.Tensor  # bool [workers], which of all possible workers take part
 
@@ -194,7 +195,8 @@ class ParameterShard:
             self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
             every = method.gathered_gradients(config)
             self._gathered_gradients = every or 1
-            # It exists even if each gradient changes the weights, as a resumed run with more workers may gather gradients.
+            # It exists even if each gradient changes the weights, as a resumed run with more workers may gather
+            # gradients.
             self._gathered = None if every is None else tf.Variable(tf.zeros_like(self.weights), trainable=False)
             lowers_rate = config.mode_kind.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None

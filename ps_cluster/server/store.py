@@ -175,7 +175,7 @@ class ParameterStore:
             tf.concat([answer.statistics for answer in answers], 0),
             numbers.version,
             is_replay=tf.reduce_all(numbers.has_step > 0) if asks_for_step else None,
-            # The answers of shards may differ a little, because each shard measures separately. The first shard decides.
+            # The shards' answers may differ a little, because each shard measures separately. The first shard decides.
             batches=None if numbers.batches is None else numbers.batches[0],
             rows=rows,
         )

@@ -131,7 +131,10 @@ class UpdateRule(ABC, Generic[OwnSettings]):
 
 
 class LinearUpdate(UpdateRule[OwnSettings]):
-    """The base class of rules that are linear in the gradient, so scaling the gradient equals scaling the rate."""
+    """The base class of rules that are linear in the gradient.
+
+    With such a rule, scaling the gradient has the same effect as scaling the learning rate.
+    """
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None

@@ -20,8 +20,8 @@ from ps_cluster.training.step import Compute, WorkerIdentity
 from ps_cluster.training.worker import DispatchGraph, TimedComputation
 
 DEFAULT_MAX_STALENESS = 3  # used if no bound is set
-# A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other workers
-# stop waiting for it. If it pushes after all, its gradient is checked like any other.
+# A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other
+# workers stop waiting for it. If it pushes after all, its gradient is checked like any other.
 LEASE_S = 20.0
 _NOT_UNDER_WAY = -1  # stands for the pulled version of a worker without a step under way
 
@@ -52,23 +52,23 @@ class BoundedShard(WaitingShard):
     """A shard that bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
 
     `max_staleness` s: no update is applied to weights that are more than s versions newer than those from which it was
-    computed.
-    A worker is under way from its pull to its push. It waits before its pull while s + 1 other workers are under way.
-    It waits before its push if its update, applied now, would leave no order in which the other workers could push
-    within the bound. The worker that pulled first never waits to push.
+    computed. A worker is called under way from its pull to its push. It waits before its pull while s + 1 other workers
+    are under way. It waits before its push while its update would make it impossible that all other workers under way
+    push within the bound, in whatever order. The worker that pulled first never waits to push.
 
     `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
     server", NIPS, section 2): a worker's clock is the number of its steps that have ended, either applied or refused as
-    replays. A worker at clock c begins its next step only when all workers for which it waits are at c - s or later. So it
-    sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is bulk-synchronous: no
-    worker begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
+    replays. A worker at clock c begins its next step only when all workers for which it waits are at c - s or later. So
+    it sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is
+    bulk-synchronous: no worker begins step c + 1 before all have pushed step c. The slowest worker never waits for
+    another worker's clock.
 
-    A worker waits for all other workers with three exceptions: workers that the chief knows to be gone, workers that
-    have sent nothing for `LEASE_S`, and workers without a step once other workers have all steps that remain before the
-    end of training, or before a checkpoint for which training is held. A worker that returns, or arrives late,
-    continues at the lowest clock that the bound allows. If it had a step under way, other workers should already have
-    seen its update, so its gradient is dropped and computed again, like a gradient that is staler than `max_staleness`.
-    So both bounds hold for every update, whichever worker died.
+    A worker waits for all other workers with three exceptions. It does not wait for workers that the chief knows to be
+    gone, or for workers that have sent nothing for `LEASE_S`. It does not wait for a worker without a step either, once
+    other workers have all the steps that remain before the end of training, or before a checkpoint for which training
+    is held. A worker that returns, or arrives late, continues at the lowest clock that the bound allows. If it had a
+    step under way, other workers should already have seen its update, so its gradient is dropped and computed again,
+    like a gradient that is staler than `max_staleness`. So both bounds hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -108,17 +108,17 @@ class BoundedShard(WaitingShard):
         """Wait until `worker` (int64 []) may pull; return the time at that moment, float64 [], unix seconds of the ps.
 
         Args:
-          remaining: int64 [], the number of steps of the worker's dispatch that have not ended, including the step that it
-            wants to begin.
+          remaining: int64 [], the number of steps of the worker's dispatch that have not ended, including the step that
+            it wants to begin.
         """
         worker, remaining = request = self.sent_to_server(worker, remaining)
         with tf.device(self.device):
             return now_after(self.changed.wait_while(WAIT, lambda: self._may_begin(worker, remaining), request))
 
     def _may_begin(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
-        """Count the worker as under way and return APPLIED if it may begin a step; otherwise return WAIT."""
-        # `remaining` is stored even if the worker has to wait. Otherwise all workers with the last steps could wait for a
-        # worker that will get no step.
+        """If the worker may begin a step, count it as under way and return APPLIED; otherwise return WAIT."""
+        # `remaining` is stored even if the worker has to wait. Otherwise all workers with the last steps could wait for
+        # a worker that will get no step.
         with tf.control_dependencies([put(self._remaining, worker, remaining)]):
             clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
             slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
@@ -137,7 +137,7 @@ class BoundedShard(WaitingShard):
         return after(entered, APPLIED)
 
     def _clocks_now(self) -> tf.Tensor:
-        """Return the clocks of this run's workers, int64 [workers]."""
+        """Return the clocks of this run's workers, the numbers of steps that they have ended, int64 [workers]."""
         return self._clocks.read_value()[: self._under_way.shape[0]]
 
     def _lowest_clock(self) -> tf.Tensor:
@@ -158,13 +158,13 @@ class BoundedShard(WaitingShard):
         return tf.logical_and(alive, tf.logical_or(remaining > 0, tf.logical_not(ending)))
 
     def _alive(self) -> tf.Tensor:
-        """Return for each worker whether it has sent a message within the lease, bool [workers]."""
+        """Return for each worker whether its last message is recent enough that it counts as alive, bool [workers]."""
         return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return the versions that the other workers under way have pulled, int64 [workers].
+        """Return the versions that the other workers have pulled for the steps that they compute now, int64 [workers].
 
-        The value is _NOT_UNDER_WAY for `worker`, for workers that are not under way, and for workers that seem dead.
+        The value is _NOT_UNDER_WAY for `worker`, for workers that compute no step, and for workers that seem dead.
         """
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 
@@ -223,10 +223,10 @@ class BoundedShard(WaitingShard):
 class Bounded(DefaultMode):
     """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both.
 
-    The mode guarantees that no update is staler than `max_staleness`, and that no worker begins a step while it is more than
-    `max_clock_lag` finished steps ahead of the slowest worker that it waits for. Both bounds hold for every update,
-    whichever worker dies: a push that would exceed a bound is dropped and computed again. The proof of a run checks
-    `max_staleness`, but not `max_clock_lag`.
+    The mode guarantees that no update is staler than `max_staleness`, and that no worker begins a step while it is more
+    than `max_clock_lag` finished steps ahead of the slowest worker that it waits for. Both bounds hold for every
+    update, whichever worker dies: a push that would exceed a bound is dropped, and its gradient computed again. The
+    proof, the check of the ledger after a run, covers `max_staleness`, but not `max_clock_lag`.
     """
 
     name = "bounded"
@@ -250,7 +250,8 @@ class Bounded(DefaultMode):
 
             def body(position: tf.Tensor) -> tf.Tensor:
                 step_id, remaining = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
-                # The pull has no input from this iteration, so without this dependency it could run before the previous push.
+                # The pull has no input from this iteration, so without this dependency it could run before the previous
+                # push.
                 asked = now_after(step_id)
                 # After a wait, the ps continues with the pull without a message to the worker.
                 admitted = shard.admit(identity.worker, after([asked], remaining))

@@ -1,4 +1,4 @@
-"""Mode diloco: each worker trains alone for many steps; the change of its weights is one outer step as soon as it arrives.
+"""Mode diloco: each worker trains alone for many steps; the change of its weights becomes an outer step on arrival.
 
 See outer_steps.py for the papers.
 """
@@ -23,7 +23,8 @@ from ps_cluster.training.modes.waiting import put
 from ps_cluster.training.step import Compute
 from ps_cluster.training.worker import DispatchGraph
 
-# The highest speed is taken over the workers that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
+# The highest speed is taken over the workers that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers)
+# pushes.
 COUNTS_AS_FASTEST_FOR = 4
 # A worker's speed is the median over this number of its newest periods. So a single wrong measurement, made while a
 # clock was set, does no harm.
@@ -58,9 +59,9 @@ class DilocoSettings(OuterSettings):
 class DilocoShard(ParameterShard):
     """A shard that measures the speed of each worker if `dynamic_steps` is set.
 
-    Dynamic local updates (Liu et al. 2024, section 5): worker w takes ⌊v_w / v_max · H⌋ steps, at least one. v_w is the
-    worker's number of steps per second, the median over its three newest periods. v_max is the highest speed of the workers
-    that have pushed lately.
+    Dynamic local updates (Liu et al. 2024, section 5): worker w takes ⌊v_w / v_max · H⌋ steps, at least one, where H is
+    `local_steps`. v_w is the worker's number of steps per second, the median over its three newest periods. v_max is
+    the highest speed of the workers that have pushed lately.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -128,7 +129,8 @@ class Diloco(OuterMode):
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`.
 
-        If the staleness method gathers pushes into changes of the weights, N counts these changes, not the pushes.
+        The momentum changes with every N-th push. If the staleness method gathers several pushes into one change of the
+        weights, N counts these changes, not the pushes. c is the share of the momentum that each push applies.
         """
         settings = DilocoSettings.of(config)
         gathered = METHODS[config.staleness.method].gathered_gradients(config) or 1

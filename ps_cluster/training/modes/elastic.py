@@ -9,9 +9,9 @@ the centre c, the moving rate a and the period k:
   x_i ← x_i - (learning rate) g(x)                             a step; gradient at x, the weights before the exchange
   k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
 
-The first exchange changes nothing, because all workers begin with the weights of the centre. So here a step id stands for k
-steps and then the exchange, which is the same sequence, cut at another point. The exchange is then part of the push, which is
-applied exactly once. An exchange before the steps would be part of a pull, which may come twice.
+The first exchange changes nothing, because all workers begin with the weights of the centre. So here a step id stands
+for k steps and then the exchange, which is the same sequence, cut at another point. The exchange is then part of the
+push, which is applied exactly once. An exchange before the steps would be part of a pull, which may come twice.
 
 The parameter server keeps every worker's weights, so nothing is lost if a worker dies.
 """
@@ -60,13 +60,13 @@ class ElasticSettings(LocalSettings):
 
 
 def moving_rate(config: RunConfig) -> float:
-    """Return the share of their difference by which an exchange moves a worker's weights and the centre."""
+    """Return the moving rate a. An exchange moves a worker's weights x by a (c - x), and the centre c by a (x - c)."""
     settings = ElasticSettings.of(config)
     return settings.beta / config.cluster.workers
 
 
 class ElasticShard(ParameterShard):
-    """A shard that holds the centre (the weights that are scored) and, for each worker, two vectors of weights.
+    """A shard that holds the centre (the weights that are evaluated) and, for each worker, two vectors of weights.
 
     For worker i these are the weights after its last exchange, x_i, and the weights before that exchange, x. A pull
     returns both, float32 [2, n]. A push contains the change of x_i by the worker's steps.

@@ -1,4 +1,7 @@
-"""Exchange the shards at different moments of a period, so that the weights are not all sent at once (diloco, `fragments`)."""
+"""Exchange the shards at different times within a period of local steps, so that not all weights are sent at once.
+
+Mode diloco uses this module if `mode.fragments` is set.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,11 @@ _APART = 1_000_003  # the difference between the seeds of two consecutive shards
 class FragmentedWorker:
     """The state that a worker's process keeps for each shard between exchanges: pulled weights, statistics, version.
 
-    This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap. With S shards
-    and H local steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0
-    after all H. The exchange of a shard does not change the worker's local weights of the other shards. So there are H
-    steps between two exchanges of a shard.
+    This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without the paper's overlap of
+    communication and computation: training pauses during an exchange. With S shards and H local steps, shard S - 1 is
+    exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all H. The exchange of a
+    shard does not change the worker's local weights of the other shards. So there are H steps between two exchanges of
+    a shard.
     """
 
     def __init__(self, store: ParameterStore, training: LocalTraining):
@@ -82,7 +86,7 @@ class FragmentedWorker:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Push the change of the worker's weights of shard `index`, and load the weights and statistics in the answer.
 
-        The change is that since the last exchange of this shard: the pulled weights minus the current weights.
+        The pushed change is the weights that the last exchange of this shard returned, minus the current weights.
         Returns a tensor to depend on, and the outcome of the push, int64 [].
         """
         part = self._shards[index]

@@ -21,7 +21,10 @@ _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,
 
 
 class LayerPlace(NamedTuple):
-    """The place of `layer` and of all later layers: a worker, and the device that the user asks for ("": none)."""
+    """An entry of the setting `placement`: `layer` and all layers after it are on `worker`.
+
+    `device` is the device of the worker that the user asks for; "" if the user names none.
+    """
 
     layer: str
     worker: int
@@ -55,7 +58,7 @@ class LayersSettings(SplitSettings):
 
     @property
     def places(self) -> tuple[LayerPlace, ...]:
-        """The places that the setting `placement` names; empty for "auto"."""
+        """The entries of the setting `placement`; empty for "auto"."""
         return places_of(self.placement)
 
     @property
@@ -65,7 +68,7 @@ class LayersSettings(SplitSettings):
 
 
 def places_of(text: str) -> tuple[LayerPlace, ...]:
-    """Parse the setting `placement`; return its places, or () for "auto". Raises ValueError if it can't be parsed."""
+    """Parse the setting `placement`; return its entries, or () for "auto". Raise ValueError if it can't be parsed."""
     if text.strip() == AUTO:
         return ()
     places = []
@@ -84,7 +87,7 @@ def places_of(text: str) -> tuple[LayerPlace, ...]:
 
 
 class Layers(SplitNetwork):
-    """The layers of one network are on different workers; each step goes through all workers."""
+    """A mode in which the layers of one network are on different workers, and each step goes through all workers."""
 
     name = "layers"
     description = "the layers of one network are on different workers"

@@ -1,7 +1,7 @@
 """Take local steps between two exchanges, with an optimizer whose state stays with the worker.
 
-The weights and the rule's slots are local to a worker (training/worker_state.py). A restarted worker reads the slots from
-files. Here a step id stands for a period: `local_steps` batches, whose numbers begin at step id x local_steps.
+The weights and the rule's slots are local to a worker (training/worker_state.py). A restarted worker reads the slots
+from files. Here a step id stands for a period: `local_steps` batches, whose numbers begin at step id x local_steps.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PeriodSoFar(NamedTuple):
         return cls(passed_on, statistics, tf.zeros([3]), tf.zeros([2], tf.int64))
 
     def result(self, steps: int | tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> StepResult:
-        """Return the result of `steps` steps, with the mean loss, the sum of the metric, and the first learning rate."""
+        """Return the result of `steps` steps, with mean loss, summed metric, and the first step's learning rate."""
         loss, metric, rate = tf.unstack(self.numbers)
         return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate, *tf.unstack(self.seen))
 
@@ -79,6 +79,7 @@ def take_local_steps(
     """Take the steps of a period from `first` up to but not including `end`, one after the other.
 
     Args:
+      so_far: the values with which the first of these steps begins.
       keep: as for `Mode.worker_step`.
       take: computes one step: (position int64 [], `passed_on`, statistics) → (the step's result, the new `passed_on`).
       may_continue: as in `PeriodLimits`.
@@ -148,7 +149,10 @@ class LocalOptimizer:
         return take_local_steps(first, end, so_far, training.keep, take, may_continue)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the optimizer's state, or undo its changes (see `Compute.settle`). Returns a tensor to depend on."""
+        """Keep the optimizer's new state if a shard applied the push of the period; otherwise restore the old state.
+
+        Returns a tensor to depend on. See `Compute.settle`.
+        """
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 

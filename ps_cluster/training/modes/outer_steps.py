@@ -1,10 +1,10 @@
 """The outer step of modes diloco and sync-diloco: Nesterov's momentum for the change of the weights in a period.
 
 The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
-(arXiv:2311.08105), algorithm 1; the asynchronous form is by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
-Modeling" (arXiv:2401.09135), algorithm 3. From the pulled weights θ, a worker takes H steps of the run's optimizer (the inner
-optimizer) to θ_w, and pushes the outer gradient g = θ - θ_w. The server applies Nesterov's momentum to g. A push belongs to a
-step id with H batches, and is applied exactly once.
+(arXiv:2311.08105), algorithm 1; the asynchronous form is by Liu et al. 2024, "Asynchronous Local-SGD Training for
+Language Modeling" (arXiv:2401.09135), algorithm 3. From the pulled weights θ, a worker takes H steps of the run's
+optimizer (the inner optimizer) to θ_w, and pushes the outer gradient g = θ - θ_w. The server applies Nesterov's
+momentum to g. A push belongs to a step id with H batches, and is applied exactly once.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ class OuterSettings(LocalSettings):
 class DelayedNesterov(UpdateRule[RuleSettings]):
     """The rule "delayed Nesterov" (Liu et al. 2024, algorithm 3).
 
-    N is `every`, c is `spread`, ε is the outer rate, and β is the outer momentum. m and Δ are the slots.
+    θ are the weights, and g is the outer gradient that a worker pushes. N is `every`, c is `spread`, ε is the outer
+    rate, and β is the outer momentum. m and Δ are the slots.
 
       Δ ← Δ + g
       every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0
       else:             θ ← θ - ε [cβm + g/N]
 
-    With c = 0 this is the rule of a public implementation (`DelayedNesterovOptimizer` in github.com/jdinalt/forgather). With
-    N = 1 it is Nesterov's momentum as in PyTorch, the usual outer step: m ← βm + g; θ ← θ - ε [βm + g].
+    With c = 0 this is the rule of a public implementation (`DelayedNesterovOptimizer` in
+    github.com/jdinalt/forgather). With N = 1 it is Nesterov's momentum as in PyTorch, the usual outer step:
+    m ← βm + g; θ ← θ - ε [βm + g].
     """
 
     slot_names = ("momentum", "delta")
 
     def __init__(self, config: RunConfig, settings: OuterSettings, weights: tf.Variable, *, every: int, spread: float):
-        """Create the slots. `every`: N. `spread`: c."""
+        """Create the slots. `every` and `spread` are N and c in the docstring of the class."""
         # The inner steps have already applied the weight decay and the learning-rate factors.
         without_decay = config.optimizer.model_copy(update={"weight_decay": 0.0})
         super().__init__(without_decay, weights, np.ones(weights.shape, np.float32))
@@ -85,7 +87,7 @@ class OuterMode(LocalMode):
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`.
 
-        N: the momentum changes with every N-th push. c: the share of the momentum that each push applies.
+        The momentum changes with every N-th push. c is the share of the momentum that each push applies.
         """
         return 1, 0.0
 

@@ -8,7 +8,7 @@ from ps_cluster.training.modes.base import DefaultMode
 
 
 class Single(DefaultMode):
-    """One process trains alone, as a baseline for the other modes."""
+    """A mode in which one process trains alone, as a baseline for the other modes."""
 
     name = "single"
     description = "one process trains alone"

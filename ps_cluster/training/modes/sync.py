@@ -18,10 +18,13 @@ _WHOLE_IN_FLOAT64 = 2**52 - 1  # a mask of 52 bits: float64 holds every whole nu
 
 
 class ReplicaShard(ParameterShard):
-    """A shard with all weights, in a worker's process. All replicas apply the same updates, so their weights are equal."""
+    """A shard with all weights, in a worker's process.
+
+    The shards of all workers apply the same updates, so their weights are equal.
+    """
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Write the rows of updates, one row from every worker for each update, into the ledger.
+        """Write rows into the ledger: for each update, one row from every worker.
 
         Args:
           rows: float64 [updates, workers, columns], all columns except the step id, which follows from the version.
@@ -31,7 +34,7 @@ class ReplicaShard(ParameterShard):
         return self.ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     def digest(self) -> tf.Tensor:
-        """Return a checksum of the weights and their order, which is a whole number in float64 []."""
+        """Return a checksum of the weights and their order, which is an integer in float64 []."""
         bits = tf.cast(tf.bitcast(self.weights.read_value(), tf.int32), tf.int64)
         odd = 2 * tf.range(self.length, dtype=tf.int64) + 1
         return tf.cast(tf.bitwise.bitwise_and(tf.reduce_sum(bits * odd), _WHOLE_IN_FLOAT64), tf.float64)

@@ -54,7 +54,7 @@ class Admission(NamedTuple):
 
 
 class RoundStart(NamedTuple):
-    """The parameters with which a worker begins a round: the loop variable of a dispatch."""
+    """The parameters with which a worker begins a round. They are the loop variables of a dispatch's graph."""
 
     times: tf.Tensor  # as in `Admission`
     weights: tf.Tensor  # as in `Pulled`, like the other fields
@@ -112,7 +112,8 @@ class RoundShard(WaitingShard):
         pushed a gradient yet.
 
         Args:
-          end: the version at which the caller stops. At this version the worker is admitted although it has nothing to do.
+          end: the version at which the caller stops. At this version the worker is admitted although it has nothing to
+            do.
         """
         worker, end = self.sent_to_server(worker, end)
 
@@ -160,7 +161,10 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, as one dispatch per worker. If a worker gets two of them, the second one does nothing."""
+    """Hands out the steps of one or more rounds at a time, as one dispatch for each worker.
+
+    If a worker gets two of these dispatches, the second one does nothing.
+    """
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -202,16 +206,17 @@ class SyncPs(DefaultMode):
         def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> RoundStart:
             """Wait for the next round and pull, both on the ps, so that the answer to a push holds the next parameters.
 
-            With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
-            its step.
+            With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows
+            of its step.
             """
             admitted = shard.admit_to_round(identity.worker, end, needed)
             rows = compute.rows(admitted.version * config.steps_per_update + identity.worker)
             pulled = store.pull(identity.worker, admitted, rows=rows)
-            # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
-            # has to count as late.
+            # With tables, the rows are those of the step of the admitted version. If that round has ended since, the
+            # push has to count as late.
             versions = admitted.version[None] if shard.tables else pulled.versions
-            # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
+            # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and
+            # back.
             return RoundStart(tf.identity(admitted.times), pulled.weights, pulled.statistics, versions, rows)
 
         def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Let workers wait for each other on a shard. Modes bounded, sync-ps and sync-diloco build on this module.
 
-The shard's critical section decides which worker may continue, so these modes work with only one parameter server. A worker
-waits in the part of its graph that runs on the parameter server:
+The shard's critical section decides which worker may continue, so these modes work with only one parameter server. A
+worker waits in the part of its graph that runs on the parameter server:
 
 1. An admission or a push makes an attempt in the critical section.
 2. If the worker has to wait, the section counts it. Then the worker's graph dequeues an element from a queue, which
@@ -48,7 +48,7 @@ _NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 
 
 class GraphCondition:
-    """A condition variable on a parameter server. Graphs wait in it, without a thread, until another one notifies them.
+    """A condition variable on a parameter server. Graphs wait on it, without a thread, until another notifies them.
 
     It works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section, to do
     what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element, which
@@ -58,9 +58,9 @@ class GraphCondition:
     Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
     take the element of a slower graph that was counted before.
 
-    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That part stays, but a
-    separate element is enqueued for it, so it does not take the element of another graph. Each leader has separate queues, and
-    the next leader closes the queues of an earlier leader (server/leftovers.py).
+    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That part stays,
+    but a separate element is enqueued for it, so it does not take the element of another graph. Each leader has
+    separate queues, and the next leader closes the queues of an earlier leader (server/leftovers.py).
 
     Attributes:
       waiting: int32 [], the number of graphs that wait and were not yet notified.
@@ -97,12 +97,13 @@ class GraphCondition:
                 again: tuple[tf.Tensor, tf.Tensor] = self._section.execute(counted)
                 return again
 
-        # Without `needed`, the graph could enter the section before the body's captured inputs arrive, and hold the lock.
+        # Without `needed`, the graph could enter the section before the body's captured inputs arrive, and hold the
+        # lock.
         start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
         return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
 
     def _taken(self, turn: tf.Tensor) -> tf.Tensor:
-        """Take an element of queue number `turn`. The first attempt is in no queue and does not wait."""
+        """Take an element of queue number `turn`. Take none before the first attempt, when `turn` is _NOWHERE."""
 
         def take() -> tf.Tensor:
             return tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
@@ -114,7 +115,10 @@ class GraphCondition:
         return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
 
     def notify_all(self) -> tf.Tensor:
-        """Let all waiting graphs try again. Call this in the critical section, whose result must depend on it."""
+        """Let all waiting graphs try again.
+
+        Call this inside the critical section, and make the section's result depend on the returned tensor.
+        """
         waiting = self.waiting.read_value()
         return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
 
@@ -131,6 +135,6 @@ class GraphCondition:
             return after([self._turn.assign(1 - turn, read_value=False)], self.waiting.assign(0))
 
 
-def put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
-    """Write one element of a vector."""
-    return table.scatter_update(tf.IndexedSlices(value[None], index[None]))
+def put(variable: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
+    """Write `value` into a variable at one index of its first axis."""
+    return variable.scatter_update(tf.IndexedSlices(value[None], index[None]))

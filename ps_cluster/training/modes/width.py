@@ -22,7 +22,7 @@ class WidthSettings(SplitSettings):
 
 
 class Width(SplitNetwork):
-    """Each wide layer of one network is spread over all workers by its units; each step needs all workers."""
+    """A mode in which the units or filters of each wide layer are spread over all workers. A step needs all workers."""
 
     name = "width"
     description = "the units or filters of each wide layer are spread over all workers"
