@@ -99,7 +99,7 @@ class KeptRows:
         """Return `shard`, the record of a sampled update, with the kept rows added.
 
         Args:
-          group: the number of the table group.
+          group: the number of the group of tables.
           first: the position of the group's first weight in the shard's vectors.
           values: the result of `read`.
         """

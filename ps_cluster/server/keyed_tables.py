@@ -44,7 +44,7 @@ class _Entries(NamedTuple):
 
 
 class KeyedTableShard(TableShard):
-    """A server's part of a dynamic embedding table.
+    """A server's part of a dynamic embedding table, whose rows are found by their keys.
 
     Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for a row.
 

@@ -51,7 +51,7 @@ def terms_of(name: str) -> tuple[int, int]:
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:
     """Record names of resources of type `kind`, so that `free_leftovers` can free the resources later.
 
-    The names are added to a list in the process of the current device. Call this in a graph or eagerly. Returns a
+    The names are added to a list in the process of the current device. This works in a graph and eagerly. Returns a
     tensor on which later operations can depend.
     """
     register = _register()

@@ -521,7 +521,9 @@ class ParameterShard:
     def _change_weights(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Apply a gradient to the weights. If gradients are gathered, only every K-th gradient changes the weights.
+        """Apply a gradient to the weights.
+
+        If the staleness method gathers K gradients, only every K-th gradient changes the weights, by their mean.
 
         Args:
           before: int64 [], the version before the update.
@@ -541,7 +543,7 @@ class ParameterShard:
         return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
     def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
-        """Set the statistics s to `keep` * s + `fresh`.
+        """Set the moving statistics s to keep * s + `fresh`, where keep is the share of s that a step keeps.
 
         This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding
         the step's change to newer statistics instead would be a delayed recursion, which diverges.

@@ -68,7 +68,10 @@ class ShardCheckpoint:
 
     @graph
     def changed_weights(self) -> tf.Tensor:
-        """Return how many weights a state with only the changed rows would hold now, int64 []. Takes no lock."""
+        """Return how many weights a saved state with only the changed table rows would hold now, int64 [].
+
+        Takes no lock.
+        """
         with tf.device(self._shard.device):
             in_tables = [table.width * tf.math.count_nonzero(table.changed) for table in self._shard.tables]
             return self._shard.length + tf.add_n(in_tables)

@@ -15,8 +15,8 @@ class ShardLedger:
 
     Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step %
     window`, and the other holds the rows accepted last, at `row number % window`. The chief guarantees that it hands
-    out no step that is `window` or more above an open step, and that it reads each row before `window` further rows can
-    be written.
+    out no step that is `window` or more above an open step (one that was not accepted yet), and that it reads each row
+    before `window` further rows can be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.

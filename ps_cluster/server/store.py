@@ -285,7 +285,7 @@ class ParameterStore:
 
     @property
     def changed_share(self) -> float:
-        """The fraction of weights that a state with only changed rows would hold now; 1 without embedding tables."""
+        """The fraction of weights that a saved state with only the changed table rows would hold; 1 without tables."""
         if not self.shards[0].tables:
             return 1.0
         changed = self._on_all(lambda shard: int(shard.checkpoint.changed_weights()))
@@ -322,7 +322,7 @@ class ParameterStore:
 
     @property
     def keyed_forms(self) -> list[KeyedRows]:
-        """The `KeyedRows` of each dynamic embedding table, in the order in which a checkpoint has the tables."""
+        """The properties of each dynamic embedding table, in the order in which a checkpoint has the tables."""
         return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
 
     @property

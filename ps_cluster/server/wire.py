@@ -52,7 +52,7 @@ class Codec(ABC):
 
 
 class InDtype(Codec):
-    """Sends a vector as it is."""
+    """Sends a vector unchanged, in a floating-point dtype."""
 
     loses = False
 
@@ -70,7 +70,9 @@ class InDtype(Codec):
 
 
 class Int8(Codec):
-    """Sends each value as an integer number of steps. In each block, the largest absolute value is 127 steps.
+    """Sends each value as an integer from -127 to 127, in units of a step size.
+
+    In each block of BLOCK values, the step size is the largest absolute value / 127.
 
     A value between two integers is rounded up with a probability equal to its fractional part, so the rounding has no
     bias. This is QSGD with the largest value instead of the norm (Alistarh et al. 2017, arXiv:1610.02132, sections 3.1

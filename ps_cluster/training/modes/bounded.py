@@ -64,11 +64,12 @@ class BoundedShard(WaitingShard):
     another worker's clock.
 
     A worker waits for all other workers with three exceptions. It does not wait for workers that the chief knows to be
-    gone, or for workers that have sent nothing for `LEASE_S`. It does not wait for a worker without a step either, once
-    other workers have all the steps that remain before the end of training, or before a checkpoint for which training
-    is held. A worker that returns, or arrives late, continues at the lowest clock that the bound allows. If it had a
-    step under way, other workers should already have seen its update, so its gradient is dropped and computed again,
-    like a gradient that is staler than `max_staleness`. So both bounds hold for every update, whichever worker died.
+    gone, or for workers that have sent nothing for `LEASE_S` seconds (or for the longest time that an update takes, if
+    that is more). It does not wait for a worker without a step either, once other workers have all the steps that
+    remain before the end of training, or before a checkpoint for which training is held. A worker that returns, or
+    arrives late, continues at the lowest clock that the bound allows. If it had a step under way, other workers should
+    already have seen its update, so its gradient is dropped and computed again, like a gradient that is staler than
+    `max_staleness`. So both bounds hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -105,7 +106,9 @@ class BoundedShard(WaitingShard):
         ]
 
     def admit(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
-        """Wait until `worker` (int64 []) may pull; return the time at that moment, float64 [], unix seconds of the ps.
+        """Wait until `worker` (int64 []) may pull; return the time of this moment, float64 [].
+
+        The time is in unix seconds, by the clock of the parameter server.
 
         Args:
           remaining: int64 [], the number of steps of the worker's dispatch that have not ended, including the step that
@@ -238,9 +241,10 @@ class Bounded(DefaultMode):
     shard = BoundedShard
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
+        """Return the graph that a worker runs for a dispatch, a group of steps.
 
-        If a push was dropped, the worker pulls again and computes the step again.
+        The worker may have to wait before it pulls and before it pushes. If a push was dropped, it pulls again and
+        computes the step again. See also `steps_graph`.
         """
         computation = TimedComputation(compute, config, store)
         shard = store.only(BoundedShard)

@@ -119,7 +119,10 @@ def batches_before_exchange(batches: int, shard: int, shards: int) -> int:
 
 
 def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> DispatchGraph:
-    """Return the graph of a dispatch that exchanges the shards one by one. See `steps_graph`."""
+    """Return the graph that a worker runs for a dispatch, a group of periods. It exchanges the shards one by one.
+
+    See also `steps_graph`.
+    """
     shards, steps = len(store.shards), config.batches_per_step
     stragglers = parse_stragglers(config.cluster.straggler)
     slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=shards)

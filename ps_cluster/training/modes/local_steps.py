@@ -39,7 +39,7 @@ class LocalSettings(ModeSettings):
 
 
 class LocalMode(DefaultMode):
-    """A mode whose step id stands for a period of `mode.local_steps` batches."""
+    """A mode in which a step id stands for a period of `mode.local_steps` batches."""
 
     synchrony = Synchrony(takes_local_steps=True)
 

@@ -199,7 +199,10 @@ class SyncPs(DefaultMode):
     step_source = Rounds
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        """Return the graph of a dispatch: the worker takes part in each round until a version (int64 []) is reached."""
+        """Return the graph that a worker runs for a dispatch, a group of rounds.
+
+        The worker takes part in each round until the shard reaches a version, the graph's argument, int64 [].
+        """
         computation = TimedComputation(compute, config, store)
         shard = store.only(RoundShard)
 
