@@ -143,7 +143,7 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
     rule = config.optimizer
     if not isinstance(rule, AdamSettings) or rule.rule != "adam" or config.schedule.kind != "constant":
         raise UserError("--set: fit trains by rule adam at a constant rate: leave optimizer.rule and schedule.kind out")
-    head = head_of(spec, config.training, model).of_prediction
+    head = head_of(spec, config.training, model).prediction_head
     target = head.scaled(head.targets(dataset.target("train"))).numpy()  # in the units in which a run trains
     model.compile(
         keras.optimizers.Adam(rule.learning_rate, rule.momentum, rule.beta_2, rule.epsilon),

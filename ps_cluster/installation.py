@@ -66,7 +66,7 @@ def how_to_install_cuda() -> str:
     )
 
 
-def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
+def environment_with_package(given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment `given`, changed so that a Python process finds this package from any working directory.
 
     In the changed environment, a process imports nothing from its working directory. Tasks start in run directories,
@@ -77,7 +77,7 @@ def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
     return {**given, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
-def to_install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra into the Python that runs this process.
 
     `extra`: the name of a group of this package's optional dependencies. The command names each of their packages
@@ -87,18 +87,18 @@ def to_install(extra: str) -> str:
         import tomllib
 
         project = tomllib.loads((IMPORT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        return to_add(project["optional-dependencies"][extra])
+        return pip_command(project["optional-dependencies"][extra])
     from packaging.requirements import Requirement
 
     requirements = map(Requirement, metadata.requires("ps-cluster") or ())
-    return to_add(
+    return pip_command(
         f"{one.name}{one.specifier}"
         for one in requirements
         if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
     )
 
 
-def to_add(requirements: Iterable[str]) -> str:
+def pip_command(requirements: Iterable[str]) -> str:
     """Return the command that installs packages into the Python of this process: by pip, or by uv if pip is missing."""
     pip = (sys.executable, "-m", "pip", "install")
     return shlex.join(

@@ -207,12 +207,12 @@ def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
     return list(layer._seed_generators)
 
 
-def takes_training(model: keras.Model) -> bool:
+def has_training_argument(model: keras.Model) -> bool:
     """Return whether a model's `call` has an argument `training`. Keras wraps `call`, which hides its signature."""
     return bool(model._call_has_training_arg)
 
 
-def made_by(tensor: keras.KerasTensor) -> tuple[keras.Operation, list[keras.KerasTensor]]:
+def origin_of(tensor: keras.KerasTensor) -> tuple[keras.Operation, list[keras.KerasTensor]]:
     """Return the layer or operation that made a symbolic tensor, and the inputs of that call.
 
     The public `input` of a layer has only the inputs of its first call.
@@ -294,7 +294,7 @@ def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
     return modes.get(getattr(metric, "_direction", None))
 
 
-def wrapped_by(loss_or_metric: keras.Loss | keras.Metric | Callable[..., Any]) -> Callable[..., Any] | None:
+def wrapped_function_of(loss_or_metric: keras.Loss | keras.Metric | Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the function that a loss or metric wraps; None if it wraps none, or is a function itself.
 
     The attribute in which a metric keeps this function is private.

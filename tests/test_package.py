@@ -16,7 +16,7 @@ import pytest
 
 from cli import what_to_do
 from ps_cluster import __version__
-from ps_cluster.installation import program, to_install
+from ps_cluster.installation import install_command, program
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import FEW_EXAMPLES, PROJECT, small
 
@@ -105,9 +105,9 @@ def test_a_training_runs_where_there_is_nothing_of_this_project_and_drops_late_g
 
 def test_an_extra_is_installed_by_the_names_of_its_packages_in_a_checkout_and_where_pip_has_installed_this(bin_folder):
     """A registry may have a package of somebody else under the name of this one."""
-    code = "from ps_cluster.installation import to_install; print(to_install('onnx'))"
+    code = "from ps_cluster.installation import install_command; print(install_command('onnx'))"
     elsewhere = subprocess.run([bin_folder / "python", "-c", code], env=ELSEWHERE, capture_output=True, text=True)
-    for told, python in ((to_install("onnx"), sys.executable), (elsewhere.stdout, str(bin_folder / "python"))):
+    for told, python in ((install_command("onnx"), sys.executable), (elsewhere.stdout, str(bin_folder / "python"))):
         command, *packages = re.split(" install ", told.strip())[0], *shlex.split(re.split(" install ", told)[1])
         assert command == f"{python} -m pip", elsewhere.stderr
         assert sorted(re.split("[<>]", package)[0] for package in packages) == ["onnx", "onnxruntime", "tf2onnx"]

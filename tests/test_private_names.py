@@ -195,13 +195,13 @@ def a_call_that_takes_training():
         def call(self, inputs):
             return inputs
 
-    return names().takes_training(model()) and not names().takes_training(Own())
+    return names().has_training_argument(model()) and not names().has_training_argument(Own())
 
 
 @advice("Take the units off a saved regression by `model.layers[-2].output`.")
 def where_a_symbolic_tensor_came_from():
-    layer, (given,) = names().made_by(model().output)
-    return layer.name == "last" and names().made_by(given)[0].name == "inner"
+    layer, (given,) = names().origin_of(model().output)
+    return layer.name == "last" and names().origin_of(given)[0].name == "inner"
 
 
 @advice("Make keras.Model(one.inputs, one.outputs) of a Sequential.")
@@ -210,7 +210,7 @@ def what_a_sequential_is_made_of():
     return names().calls_of(names().functional_of(one))[-1].operation.name == one.layers[-1].name
 
 
-@advice("Modes `layers` and `width` cut the network there: follow private_names.made_by() from the outputs on.")
+@advice("Modes `layers` and `width` cut the network there: follow private_names.origin_of() from the outputs on.")
 def the_calls_of_layers():
     return [call.operation.name for call in names().calls_of(model())][1:] == ["inner", "last"]
 
@@ -238,7 +238,7 @@ def what_was_compiled_is_given_to_a_copy():
 @advice("`fn` of a loss and `_fn` of a metric tell whether Keras compares rows. Look at its class's name.")
 def the_function_of_a_loss_or_a_metric():
     both = keras.losses.MeanSquaredError(), keras.metrics.MeanSquaredError()
-    return all(names().wrapped_by(one) is keras.losses.mean_squared_error for one in both)
+    return all(names().wrapped_function_of(one) is keras.losses.mean_squared_error for one in both)
 
 
 @advice("See where cross-entropies look for the logits now (`_get_logits`): a probability of 0 or 1 has no gradient.")

@@ -122,7 +122,7 @@ def compare(
     folder = keywords.new_folder(output, "output").absolute()
     untrusted.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
-    with untrusted.writing_alone():
+    with untrusted.owner_only_writes():
         if model is not None:
             values["model.name"] = write_network(model, folder / CODE)
             _check_same_model(folder, values["model.name"])

@@ -19,7 +19,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
 from ps_cluster.models.flat import assign
-from ps_cluster.private_names import given_to_compile, wrapped_by
+from ps_cluster.private_names import given_to_compile, wrapped_function_of
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.journal import JournalTail
@@ -68,7 +68,7 @@ def _is_plain_accuracy(given: object, *, is_binary: bool) -> bool:
     if given in ("accuracy", "acc"):
         return True
     metric = keras.metrics.get(given)
-    function = wrapped_by(metric) or metric
+    function = wrapped_function_of(metric) or metric
     if function is keras.metrics.binary_accuracy:
         return is_binary and getattr(metric, "threshold", 0.5) == 0.5
     return function in (keras.metrics.categorical_accuracy, keras.metrics.sparse_categorical_accuracy)

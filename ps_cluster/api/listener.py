@@ -24,7 +24,7 @@ class RunFollower(Protocol):
         """Do the remaining work. This is called after the run has ended without an error."""
 
 
-class Wish(Enum):
+class CallbackAnswer(Enum):
     """The values that a function passed to `train` may return to control the run."""
 
     STOP = "stop"
@@ -33,7 +33,7 @@ class Wish(Enum):
         return f"ps_cluster.{self.name}"
 
 
-STOP = Wish.STOP
+STOP = CallbackAnswer.STOP
 """A callback returns STOP to end the training early. Steps under way are finished; the last checkpoint is scored."""
 
 OnProgress = Callable[[ProgressRow], object]

@@ -119,7 +119,7 @@ def train_new(
       notify: called with each line of the launcher.
     """
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
-    with untrusted.writing_alone():
+    with untrusted.owner_only_writes():
         values = with_data({**values, **named}, data, notify)
         config = build_config(None, values)
         name = config.model.name if named or model is None else name_of(model)
@@ -187,7 +187,7 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
         return None
     if model is None:
         raise UserError(f"resume: the network of '{run.root}' is your code, '{begun}': give it again, as model=…")
-    with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
+    with untrusted.owner_only_writes(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
         name = write_network(model, Path(temporary))
         written = NETWORKS.code_of(name)
         name = NETWORKS.trust_name(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")

@@ -49,13 +49,13 @@ class HelpByGroups(click.Command):
         If a command has no options of its own, the settings that are used most come first.
         """
         options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not _is_rare(one)]
-        ours = [one for one in options if isinstance(one, OneValue)]  # all but click's, such as --help
+        ours = [one for one in options if isinstance(one, SingleValueOption)]  # all but click's, such as --help
         has_own = any(one.group == OWN and not one.rare for one in ours)
         has_settings = any(one.group in OF_SETTINGS for one in ours)
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (OWN, *OF_SETTINGS, OUTPUT)}
         for one in options:
             if record := one.get_help_record(ctx):
-                group, usual = (one.group, one.usual) if isinstance(one, OneValue) else (OUTPUT, False)
+                group, usual = (one.group, one.usual) if isinstance(one, SingleValueOption) else (OUTPUT, False)
                 comes_first = not has_settings or (usual and not has_own)
                 groups[OWN if comes_first else group].append(record)
         for name, records in groups.items():
@@ -114,7 +114,7 @@ class OneLineErrors(OneLineCommand, click.Group):
     command_class = HelpByGroups
 
 
-class OneValue(click.Option):
+class SingleValueOption(click.Option):
     """An option that refuses a second, different value. Click would use the last one. With `multiple`, all are used.
 
     Attributes:
@@ -162,7 +162,7 @@ class OneValue(click.Option):
 
 
 def _is_rare(one: click.Parameter) -> bool:
-    return isinstance(one, OneValue) and one.rare
+    return isinstance(one, SingleValueOption) and one.rare
 
 
 OptionType: TypeAlias = click.ParamType[Any] | type
@@ -193,9 +193,9 @@ def option(
 
     Args:
       names: the names of the option, and the parameter that gets its value if the parameter has another name.
-      group, rare, usual: as in `OneValue`.
+      group, rare, usual: as in `SingleValueOption`.
     """
-    return click.option(*names, cls=OneValue, group=group, rare=rare, usual=usual, **more)
+    return click.option(*names, cls=SingleValueOption, group=group, rare=rare, usual=usual, **more)
 
 
 def command(*, epilog: str) -> Callable[[Callable[..., object]], click.Command]:

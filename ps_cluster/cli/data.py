@@ -18,7 +18,7 @@ from ps_cluster.cli.command_line import (
     write_json_to,
     yes_option,
 )
-from ps_cluster.cli.options import GivenSettings, config_layers, config_options
+from ps_cluster.cli.options import GivenSettings, config_and_set_options, config_options
 from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, NameOf, Whole
 from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.sections import DATA_SET
@@ -70,7 +70,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 )
 @_data_set
 @config_options(*_OPTIONS)
-@config_layers
+@config_and_set_options
 def fetch(given: GivenSettings, name: str) -> None:
     """Find or download a data set, pack it, and print where it is."""
     dataset = _found(given.with_values({DATA_SET.setting: name}).resolved().config.data)
@@ -153,7 +153,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 )
 @_data_set
 @config_options(*_OPTIONS, "--model")
-@config_layers
+@config_and_set_options
 @option(
     "--output",
     type=OUTPUT_FILE,

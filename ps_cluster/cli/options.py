@@ -286,7 +286,7 @@ set_option = option(
 )  # fmt: skip
 
 
-def config_layers(command: Body) -> Body:
+def config_and_set_options(command: Body) -> Body:
     """Add --config and --set to a command that has `config_options`."""
     add = option("--config", "file", type=INPUT_PATH, group=OUTPUT, help="A YAML file of settings.")
     return add(set_option(command))

@@ -17,7 +17,7 @@ from ps_cluster.cli.options import (
     CHANGEABLE,
     METRICS_OPTIONS,
     GivenSettings,
-    config_layers,
+    config_and_set_options,
     config_options,
     log_format_option,
     metrics_options,
@@ -48,7 +48,7 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 )
 @trusted_code
 @config_options()
-@config_layers
+@config_and_set_options
 @option(
     "--run-dir", type=INPUT_PATH, group=OUTPUT, help="Folder for all files of the run; default: a new one in runs/."
 )
@@ -164,8 +164,8 @@ def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) 
         given = given.with_values({MODE.setting: splitting[0]})
     resolved = given.resolved()
     config = resolved.config
-    if split and config.mode_kind.cluster.splits != split:
-        splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
+    if split and config.chosen_mode.cluster.splits != split:
+        splits = f"mode {config.mode.name} splits the {config.chosen_mode.cluster.splits}"
         raise UserError(f"--split: got '{split}', but {splits}: leave out --split or the mode")
     return resolved
 

@@ -74,7 +74,7 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
 DEFAULT = Path("runs")
 
 
-class ListsByItself(OneLineErrors):
+class ListsByDefault(OneLineErrors):
     """A group whose default command is `list`. For example, `runs FOLDER` means `runs list FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,7 +88,7 @@ class ListsByItself(OneLineErrors):
 
 
 @click.group(
-    cls=ListsByItself,
+    cls=ListsByDefault,
     epilog=examples("runs", "runs FOLDER", "runs page", "runs show runs/mine", "runs rm runs/mine"),
 )
 def runs() -> None:

@@ -11,7 +11,7 @@ import click
 from ps_cluster.cli.command_line import command, examples, option
 from ps_cluster.cli.options import (
     GivenSettings,
-    config_layers,
+    config_and_set_options,
     config_options,
     log_format_option,
     metrics_options,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     help="Accept connections to this task's port only through the network interface NAME, or from this machine. This is a "
     "firewall rule that is removed when the task ends.",
 )
-@config_layers
+@config_and_set_options
 @metrics_options
 @log_format_option
 def task(

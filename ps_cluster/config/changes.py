@@ -92,9 +92,9 @@ def rate_origin(config: RunConfig) -> str:
     chosen = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key in _DECIDE_RECIPES}
     if model not in NETWORKS.own or rule != RULE.name_in(defaults_for(nested(chosen))[0]):
         return f"usual for {rule}"
-    if config.mode_kind.shares_steps and OF_DIVIDED in NETWORKS[model].recipe:
+    if config.chosen_mode.shares_steps and OF_DIVIDED in NETWORKS[model].recipe:
         return f"the rate of {model} for modes that divide the network"
-    mode, workers = rated_as(config.mode_kind, config.cluster.workers)
+    mode, workers = rated_as(config.chosen_mode, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
     found = rates_found(config)
     if found is not None and found.are_used_by(config):

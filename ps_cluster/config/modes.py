@@ -225,7 +225,7 @@ class Mode(Named, ABC):
         servers, most = config.cluster.parameter_servers, self.cluster.most_parameter_servers
         if most is not None and servers > most:
             raise ValueError(f"cluster.parameter_servers: got {servers}: mode {self.name} works with at most {most}")
-        if config.loses_of_pushes and not self.has_parameter_servers:
+        if config.compresses_pushes and not self.has_parameter_servers:
             raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes to compress")
         rule = self.own_rule
         if rule is not None and config.optimizer.rule != rule:

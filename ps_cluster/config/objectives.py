@@ -33,14 +33,14 @@ def target_array(output: str) -> str:
     return f"{TARGET}.{output}"
 
 
-def output_by_place(place: int) -> str:
+def numbered_output(place: int) -> str:
     """Return the name of the output at index `place`, if targets have no names but are in the order of the outputs."""
     return f"output_{place}"
 
 
-def is_by_place(outputs: Sequence[str]) -> bool:
-    """Return whether `outputs` are the names "output_0", "output_1", … that `output_by_place` makes."""
-    return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
+def are_numbered(outputs: Sequence[str]) -> bool:
+    """Return whether `outputs` are the names "output_0", "output_1", … that `numbered_output` makes."""
+    return list(outputs) == [numbered_output(place) for place in range(len(outputs))]
 
 
 @runtime_checkable

@@ -233,9 +233,9 @@ def rates_found(config: RunConfig) -> FoundRates | None:
     The configuration may use other rates.
     """
     network = NETWORKS[config.model.name]
-    if config.mode_kind.shares_steps and OF_DIVIDED in network.recipe:
+    if config.chosen_mode.shares_steps and OF_DIVIDED in network.recipe:
         return None
-    place = (*rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
+    place = (*rated_as(config.chosen_mode, config.cluster.workers), config.training.batch_size_per_worker)
     return next((rates for rates in found_rates(network) if rates.place == place), None)
 
 

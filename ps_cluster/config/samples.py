@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ps_cluster.config.lazy import tf
 
-WholeNumber: TypeAlias = "int | tf.Tensor"
+IntOrTensor: TypeAlias = "int | tf.Tensor"
 """An integer. In the graph of a worker it may be a tensor, int64 []."""
 
 ALL = "all"
@@ -38,23 +38,23 @@ class Sample:
     """
 
     seed: int = 0
-    index: WholeNumber = 0
+    index: IntOrTensor = 0
     of: int = 1
     copies: int = 1
 
-    def size(self, examples: int) -> WholeNumber:
+    def size(self, examples: int) -> IntOrTensor:
         """Return the number of examples in this sample. `examples`: the number of all training examples."""
         return (examples - self.index + self.of - 1) // self.of
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ConsecutiveExamples:
     """A sequence of `count` consecutive examples that begins with example number `first`."""
 
-    first: WholeNumber
-    count: WholeNumber
+    first: IntOrTensor
+    count: IntOrTensor
 
-    def size(self, examples: int) -> WholeNumber:
+    def size(self, examples: int) -> IntOrTensor:
         """Return `count`. The number of all examples, `examples`, does not matter."""
         return self.count
 
@@ -75,8 +75,8 @@ class WorkerParts:
         return self.ends[-1] if self.ends else examples
 
     def part(
-        self, worker: WholeNumber, workers: int, take: Callable[[Sequence[int], WholeNumber], WholeNumber]
-    ) -> Sample | Stretch:
+        self, worker: IntOrTensor, workers: int, take: Callable[[Sequence[int], IntOrTensor], IntOrTensor]
+    ) -> Sample | ConsecutiveExamples:
         """Return the part of one worker.
 
         Args:
@@ -89,7 +89,7 @@ class WorkerParts:
             return Sample(index=index, of=workers)
         firsts = (0, *self.ends[:-1])
         counts = [end - first for first, end in zip(firsts, self.ends)]
-        return Stretch(take(firsts, index), take(counts, index))
+        return ConsecutiveExamples(take(firsts, index), take(counts, index))
 
 
 def is_by_worker(text: str) -> bool:

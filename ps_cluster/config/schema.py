@@ -312,7 +312,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         check_switches(self.mode.name, flat(self.model_dump()))
-        self.mode_kind.check(self)
+        self.chosen_mode.check(self)
         METHODS[self.staleness.method].check(self)
         RULES[self.optimizer.rule].check(self)
         DATASETS[self.data.dataset].check(self)
@@ -340,7 +340,7 @@ class RunConfig(Section):
         text, sample = self.training.sample, self.sample
         if not isinstance(sample, WorkerParts):
             return
-        if self.mode_kind.shares_steps or not self.mode_kind.has_workers:
+        if self.chosen_mode.shares_steps or not self.chosen_mode.has_workers:
             raise ValueError(
                 f"training.sample: got '{text:.80}': mode {self.mode.name} has no workers with batches of their own: "
                 "leave it out"
@@ -359,7 +359,7 @@ class RunConfig(Section):
         ):
             if bound is None or bound == workers:
                 continue
-            if why := self.mode_kind.why_fixed:
+            if why := self.chosen_mode.why_fixed:
                 raise ValueError(f"cluster.{name}: got {bound}: {why}: leave it out")
             if bound not in allowed:
                 side = "at most" if name == "min_workers" else "at least"
@@ -394,14 +394,14 @@ class RunConfig(Section):
                 )
 
     @property
-    def mode_kind(self) -> Mode:
+    def chosen_mode(self) -> Mode:
         """The chosen mode, as an object of the registry."""
         return MODES[self.mode.name]
 
     @property
     def shards(self) -> int:
         """The number of shards into which the parameters are divided."""
-        return self.mode_kind.shards(self)
+        return self.chosen_mode.shards(self)
 
     @property
     def training_workers(self) -> int:
@@ -409,39 +409,39 @@ class RunConfig(Section):
 
         Recipes, momentum corrections and reports use this number, even after `ps-cluster scale`.
         """
-        return self.cluster.workers if self.mode_kind.has_workers else 1
+        return self.cluster.workers if self.chosen_mode.has_workers else 1
 
     @property
     def least_workers(self) -> int:
         """The fewest processes that compute gradients. `ps-cluster scale` can't reduce the number further."""
-        least = None if self.mode_kind.cluster.fixed_workers else self.cluster.min_workers
+        least = None if self.chosen_mode.cluster.fixed_workers else self.cluster.min_workers
         return least or self.training_workers
 
     @property
     def most_workers(self) -> int:
         """The largest number of processes that compute gradients at any time. Every worker's index is below it."""
-        most = None if self.mode_kind.cluster.fixed_workers else self.cluster.max_workers
+        most = None if self.chosen_mode.cluster.fixed_workers else self.cluster.max_workers
         return most or self.training_workers
 
     @property
     def steps_per_update(self) -> int:
         """The number of step ids per update: more than one if workers' gradients are averaged."""
-        return self.cluster.workers if self.mode_kind.averages else 1
+        return self.cluster.workers if self.chosen_mode.averages else 1
 
     @property
     def gradients_per_update(self) -> int:
         """The fewest gradients that one update averages. Gradients that come too late are dropped."""
-        return self.steps_per_update - self.mode_kind.late_workers(self)
+        return self.steps_per_update - self.chosen_mode.late_workers(self)
 
     @property
     def most_gradients_per_update(self) -> int:
         """The most gradients that one update averages: all gradients, if the update waits for late ones."""
-        return self.steps_per_update if self.mode_kind.grace_seconds(self) else self.gradients_per_update
+        return self.steps_per_update if self.chosen_mode.grace_seconds(self) else self.gradients_per_update
 
     @property
     def batches_per_step(self) -> int:
         """The number of batches per step id: more than one if a worker takes local steps."""
-        return self.mode_kind.batches_per_step(self)
+        return self.chosen_mode.batches_per_step(self)
 
     @property
     def examples_per_step(self) -> int:
@@ -451,7 +451,7 @@ class RunConfig(Section):
     @property
     def examples_of_rows(self) -> list[int]:
         """For each shard, the largest number of examples in a row of its ledger."""
-        batches = [self.mode_kind.batches_of_row(self, shard) for shard in range(self.shards)]
+        batches = [self.chosen_mode.batches_of_row(self, shard) for shard in range(self.shards)]
         return [self.training.batch_size_per_worker * of_shard for of_shard in batches]
 
     @property
@@ -462,7 +462,7 @@ class RunConfig(Section):
     @property
     def updates_at_once(self) -> int:
         """The number of updates that the leader counts at once: with all-reduce a whole dispatch, otherwise 1."""
-        return self._first_dispatch if self.mode_kind.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
+        return self._first_dispatch if self.chosen_mode.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
     def _first_dispatch(self) -> int:
@@ -487,7 +487,7 @@ class RunConfig(Section):
         Args:
           step_s: the measured seconds of a step of the slowest worker, or 0 before any measurement.
         """
-        grace_s, longest_s = self.mode_kind.grace_seconds(self), self.cluster.longest_step_seconds
+        grace_s, longest_s = self.chosen_mode.grace_seconds(self), self.cluster.longest_step_seconds
         if longest_s == AUTO:
             own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
             stragglers = parse_stragglers(self.cluster.straggler)
@@ -535,12 +535,12 @@ class RunConfig(Section):
     @property
     def wire(self) -> str:
         """The dtype in which weights and complete gradients are sent: "bfloat16" or "float32"."""
-        if self.loses_of_pushes:
+        if self.compresses_pushes:
             return "bfloat16"
         return self.model.precision if self.cluster.wire == AUTO else self.cluster.wire
 
     @property
-    def loses_of_pushes(self) -> bool:
+    def compresses_pushes(self) -> bool:
         """True if compression omits a part of each push. The worker adds the omitted part to its next push."""
         return self.cluster.wire in LOSSY
 

@@ -80,7 +80,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         """Return K if the shard gathers K gradients before it changes the weights by their mean, else None."""
         return None
 
-    def given_weights(self, at_pull: Slots) -> np.ndarray:
+    def pulled_weights(self, at_pull: Slots) -> np.ndarray:
         """Return the weights that a worker gets from a pull, float64 [k].
 
         `at_pull`: the shard's weights ("weights") and the variables `Correction.pull_state`, at the moment of the pull.

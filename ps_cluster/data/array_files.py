@@ -22,7 +22,7 @@ _HEADER_BYTES = 10_000
 _LOCAL = struct.Struct("<26x2H")  # a member's local header, which ends with the lengths of its name and extra field
 
 
-class ArrayForm(NamedTuple):
+class ArrayLayout(NamedTuple):
     """The dtype, shape and position of an array in a file."""
 
     dtype: np.dtype
@@ -31,7 +31,7 @@ class ArrayForm(NamedTuple):
     begin: int  # the offset of its values in the file, in bytes
 
 
-def form_of(path: Path, name: str) -> ArrayForm | None:
+def form_of(path: Path, name: str) -> ArrayLayout | None:
     """Return the dtype and shape of an array in an .npz file or a folder of .npy files; None if they can't be read."""
     try:
         if path.is_dir():
@@ -91,7 +91,7 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
     return np.ndarray(found.shape, found.dtype, content, order=found.order)
 
 
-def _mapped(path: Path, name: str, form: ArrayForm, end: int) -> np.ndarray:
+def _mapped(path: Path, name: str, form: ArrayLayout, end: int) -> np.ndarray:
     """Memory-map an array in a file. `end`: the offset in the file at which the array's values end, in bytes."""
     _check_size(name, form, end - form.begin)
     if 0 in form.shape:
@@ -99,13 +99,13 @@ def _mapped(path: Path, name: str, form: ArrayForm, end: int) -> np.ndarray:
     return np.memmap(path, form.dtype, "r", form.begin, form.shape, form.order)
 
 
-def _check_size(name: str, form: ArrayForm, size: int) -> None:
+def _check_size(name: str, form: ArrayLayout, size: int) -> None:
     needed = form.dtype.itemsize * int(np.prod(form.shape, dtype=object))
     if needed > size:
         raise Malformed(f"{name} ends after {max(0, size):,} of {needed:,} bytes")
 
 
-def _form(name: str, file: IO[bytes]) -> ArrayForm:
+def _form(name: str, file: IO[bytes]) -> ArrayLayout:
     """Read an array's header, and leave the file positioned at its first value. Raises Malformed for Python objects."""
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:
@@ -119,4 +119,4 @@ def _form(name: str, file: IO[bytes]) -> ArrayForm:
     if min(shape, default=0) < 0:
         raise Malformed(f"{name} has the shape {list(shape)}")
     file.seek(begin := start + beginning.tell())
-    return ArrayForm(dtype, shape, "F" if column_order else "C", begin)
+    return ArrayLayout(dtype, shape, "F" if column_order else "C", begin)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from ps_cluster.config.objectives import WEIGHT, ArrayField, ExampleSpec
-from ps_cluster.config.samples import Sample, Stretch
+from ps_cluster.config.samples import ConsecutiveExamples, Sample
 from ps_cluster.data.packed import fields_of, file_name, targets_in
 from ps_cluster.private_names import keep_from_folding
 
@@ -41,7 +41,7 @@ def batch_of(
     batch_size: int,
     examples: int,
     seed: int,
-    sample: Sample | Stretch | None = None,
+    sample: Sample | ConsecutiveExamples | None = None,
     number: tf.Tensor | None = None,
 ) -> Batch:
     """Return the examples that step `step` trains on.
@@ -65,12 +65,12 @@ def batch_of(
     return Batch(seed, step, ids if sample is None else ids_of_sample(sample, ids, examples), epochs)
 
 
-def ids_of_sample(sample: Sample | Stretch, positions: tf.Tensor, examples: int) -> tf.Tensor:
+def ids_of_sample(sample: Sample | ConsecutiveExamples, positions: tf.Tensor, examples: int) -> tf.Tensor:
     """Return the ids of the examples at the given positions of a sample, int64 [B].
 
     `positions`: int64 [B]. `examples`: the number of examples in the training set.
     """
-    if isinstance(sample, Stretch):
+    if isinstance(sample, ConsecutiveExamples):
         return sample.first + positions
     key = _key(sample.seed, tf.constant(_SAMPLE_KEY, tf.int64))
     return _shuffled(positions * sample.of + sample.index, key, examples * sample.copies) % examples
@@ -110,7 +110,7 @@ def checksum_of(ids: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_and(tf.reduce_sum((ids + 1) * places), CHECKSUM_MASK)
 
 
-def joined_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
+def append_to_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
     """Return the checksum of the example ids of several batches, int64 [].
 
     `before`: the checksum of all batches but the last one; 0 if there is only one. `of_batch`: that of the last batch.
@@ -138,7 +138,7 @@ def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str,
     }
 
 
-def as_batch(packed: Mapping[str, tf.Tensor], spec: ExampleSpec) -> BatchRows:
+def split_fields(packed: Mapping[str, tf.Tensor], spec: ExampleSpec) -> BatchRows:
     """Divide the arrays of a batch into inputs, target and weight. `packed`: the result of `packed_examples`."""
     inputs = {name: packed[name] for name in spec.inputs}
     return BatchRows(inputs, targets_in(packed, spec), packed.get(WEIGHT))

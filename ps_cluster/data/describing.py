@@ -23,7 +23,7 @@ _MOST_COLUMNS = 100  # a field with more columns is described as a whole
 
 
 @dataclass(frozen=True)
-class Described:
+class FieldStatistics:
     """Statistics of a field, or of one of its columns, over the training examples."""
 
     name: str
@@ -39,14 +39,14 @@ class Described:
     rows: int  # how many examples were read
 
 
-def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
+def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[FieldStatistics]:
     """Return statistics of each field of the training examples. A field is an input, the target or the weight.
 
     A field whose rows are short vectors gets statistics for each of its columns. The columns of a table have their
     original names and units, and their missing values are not counted. `most_bytes`: of a field with more bytes than
     this, only evenly spaced pieces are read.
     """
-    found: list[Described] = []
+    found: list[FieldStatistics] = []
     encoded = _encoded_columns(dataset)
     for name, field in fields_of(dataset.spec).items():
         rows = dataset.rows("train", name, field)
@@ -58,7 +58,9 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
     return found
 
 
-def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, most_bytes: int) -> list[Described]:
+def _described(
+    columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, most_bytes: int
+) -> list[FieldStatistics]:
     """Return the statistics of each of the `columns`. A field that is described as a whole has a single column."""
     mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
@@ -85,7 +87,7 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
                 middle = column.mean
                 width = column.std if highest != lowest else 0.0
         name = f"{column.name} (codes of {len(column.values)} categories)" if column.values else column.name
-        found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
+        found.append(FieldStatistics(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
     return found
 
 

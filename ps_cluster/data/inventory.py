@@ -157,5 +157,5 @@ def verify(copy: Copy, progress: OnBytes = lambda done_bytes, total_bytes: None)
 def remove(copy: Copy) -> None:
     """Remove a packed copy. Raises UserError if a run uses it, or if it belongs to another user."""
     untrusted.refuse_foreign(copy.directory)
-    with locks.to_remove(copy.directory, f"the packed copy '{copy.directory}'"):
+    with locks.locked_for_removal(copy.directory, f"the packed copy '{copy.directory}'"):
         remove_packed(copy.directory)

@@ -10,7 +10,7 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT, ArrayField, output_by_place, refuse_sparse
+from ps_cluster.config.objectives import TARGET, WEIGHT, ArrayField, numbered_output, refuse_sparse
 from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.lazy_rows import ChangedRows, IndexableRows
 from ps_cluster.data.targets import Targets, targets_of
@@ -132,7 +132,7 @@ def _as_array(name: str, value: object) -> np.ndarray:
 def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
     """Return the targets by the names of their outputs, from a mapping or a tuple. A single array has the name ""."""
     if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
-        value = {output_by_place(place): one for place, one in enumerate(value)}
+        value = {numbered_output(place): one for place, one in enumerate(value)}
     if not isinstance(value, Mapping):
         return {"": checked_rows(name, value)}
     if unnamed := [key for key in value if not isinstance(key, str) or not re.fullmatch(OUTPUT_NAME, key)]:

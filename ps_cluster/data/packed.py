@@ -192,15 +192,15 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
     write_json(file, pointer.model_dump())
 
 
-def write_form(folder: Path, dataset: PackedDataset) -> None:
+def write_description(folder: Path, dataset: PackedDataset) -> None:
     """Copy only the description of a data set to `folder`: inputs, names of classes, and the encoding of a table."""
     for name in (MANIFEST, ENCODING):
         if (dataset.directory / name).is_file():
             write_whole(folder / name, (dataset.directory / name).read_bytes())
 
 
-def load_form(folder: Path) -> PackedDataset:
-    """Open the description that `write_form` has written, as a data set without examples.
+def load_description(folder: Path) -> PackedDataset:
+    """Open the description that `write_description` has written, as a data set without examples.
 
     Raises FileNotFoundError if `folder` has no description, and UserError if the description is damaged.
     """

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.samples import Sample, Stretch, WorkerParts
+from ps_cluster.config.samples import ConsecutiveExamples, Sample, WorkerParts
 from ps_cluster.data.batches import CHECKSUM_FACTOR, CHECKSUM_MASK
 
 # SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA).
@@ -51,7 +51,7 @@ class RecomputedBatches:
             the examples.
         """
         config, numbers = self._config, batches
-        sample: Sample | Stretch | WorkerParts | None = config.sample
+        sample: Sample | ConsecutiveExamples | WorkerParts | None = config.sample
         if isinstance(sample, WorkerParts):
             sample = sample.part(worker, config.cluster.workers, getitem)
             # The number of the batch among this worker's batches: each update takes one step of every worker.
@@ -61,7 +61,7 @@ class RecomputedBatches:
         positions = numbers[..., None] * self._batch_size + np.arange(self._batch_size)
         epochs, places = np.divmod(positions, seen)
         ids = _shuffled(places, _keys(config.training.seed, epochs), seen)
-        if isinstance(sample, Stretch):
+        if isinstance(sample, ConsecutiveExamples):
             ids = sample.first + ids
         elif sample is not None:
             key = np.broadcast_to(_keys(sample.seed, np.array(_KEY_OF_SAMPLES)), (*ids.shape, 3))

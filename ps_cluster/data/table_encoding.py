@@ -22,7 +22,7 @@ MOST_CATEGORIES = 100_000  # of one column
 _CHARACTERS_AT_ONCE = 2**22  # of texts that are padded to one length together; each takes 4 bytes
 
 
-class Roles(NamedTuple):
+class ColumnRoles(NamedTuple):
     """The names of a table's columns by their role: target, weight, or an input of numbers, categories or texts."""
 
     target: str
@@ -119,7 +119,7 @@ class Encoding:
         return (np.stack(codes, 1) + 1).astype(np.int32)
 
 
-def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
+def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: ColumnRoles) -> Encoding:
     """Return the encoding of a table, learned in one pass over its training rows.
 
     `kept`: which rows are training rows, bool [N]; None for all. Raises Malformed if a column has infinite values, or

@@ -22,7 +22,7 @@ Types = Mapping[str, DataType]
 """The types of columns, by the names of the columns."""
 
 
-def widened(kind: DataType) -> DataType:
+def read_type(kind: DataType) -> DataType:
     """Return the type to use for reading a column of type `kind`: float64 for types of integers, else `kind`.
 
     The type `kind` may have been guessed from the first rows of the column, and later rows may have fractions.
@@ -146,7 +146,7 @@ class CsvTable(PiecewiseTable):
                 arrow_csv.ReadOptions(block_size=_BLOCK_BYTES),
                 arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
                 arrow_csv.ConvertOptions(
-                    column_types={name: widened(kind) for name, kind in types.items()},
+                    column_types={name: read_type(kind) for name, kind in types.items()},
                     include_columns=list(columns),
                     strings_can_be_null=True,
                     decimal_point="," if self.has_decimal_commas else ".",
@@ -223,7 +223,7 @@ class ArrowTable(PiecewiseTable):
     def _typed(self, batch: RecordBatch, name: str) -> Column:
         column, kind = batch.column(name), self.columns[name]
         try:
-            return column if column.type == kind else column.cast(widened(kind))
+            return column if column.type == kind else column.cast(read_type(kind))
         except pyarrow.ArrowException as error:
             raise Malformed(
                 f"the column '{name}' of {self.what} can't be read as {kind}: {reason(error, 200)}"

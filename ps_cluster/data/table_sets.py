@@ -15,7 +15,7 @@ from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.arrow import Column, DataType, compute, kinds, pyarrow
 from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.lazy_rows import IndexableRows
-from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, as_texts, learn_encoding
+from ps_cluster.data.table_encoding import ColumnRoles, Encoding, as_floats, as_texts, learn_encoding
 from ps_cluster.data.table_files import (
     ADVICE_FOR_INPUT,
     ADVICE_FOR_TARGET,
@@ -98,7 +98,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
     return tuple(int(part.sum()) for part in np.split(kept, np.cumsum(rows_of_parts)[:-1]))
 
 
-def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
+def _identifier_notes(table: PiecewiseTable, roles: ColumnRoles, settings: TableSettings) -> Iterator[str]:
     """Yield a line about the input columns of integers or texts that `columns_without_repeats` finds."""
     whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
@@ -166,7 +166,7 @@ def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> 
         )
 
 
-def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
+def _choose_roles(columns: Types, settings: TableSettings) -> ColumnRoles:
     known = one_line(", ".join(columns), 600)
     if settings.target is None:
         raise Malformed(f"data.target is missing: set --target to one of these columns: {known}")
@@ -194,7 +194,7 @@ def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
     categories = [name for name, kind in inputs.items() if name in settings.categorical or _is_category(name, kind)]
     if not inputs and not texts:
         raise Malformed(f"there is no column but '{settings.target}', so there is nothing to predict it from")
-    return Roles(
+    return ColumnRoles(
         settings.target, settings.weight, [name for name in inputs if name not in categories], categories, texts
     )
 
@@ -215,7 +215,7 @@ def _is_category(name: str, kind: DataType) -> bool:
 
 
 def _tables_with_target(
-    tables: Mapping[str, PiecewiseTable], roles: Roles
+    tables: Mapping[str, PiecewiseTable], roles: ColumnRoles
 ) -> tuple[Mapping[str, PiecewiseTable], tuple[str, ...]]:
     """Leave out a test table that has all inputs but no target. Return the other tables, and a line about this one.
 

@@ -27,7 +27,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 @dataclass(frozen=True)
-class TablePlace:
+class TablePosition:
     """The position of a table in a checkpoint's vector of weights: its rows are contiguous, from index `begin`."""
 
     name: str
@@ -101,7 +101,7 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
     return (after if after.step == max(earlier) else checkpoints.load(kept[max(earlier)])), after
 
 
-def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
+def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePosition]:
     """Build the network of a run, and return the positions of the tables whose rows are pulled and pushed."""
     import_tensorflow()
     from ps_cluster.models.build import build
@@ -116,13 +116,13 @@ def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePla
     begins = accumulate([0, *FlatLayout.of(model.trainable_variables).sizes])
     begin_of = dict(zip(map(id, model.trainable_variables), begins))
     return [
-        TablePlace(variable.path.rpartition("/")[0], begin_of[id(variable)], table.rows, table.width)
+        TablePosition(variable.path.rpartition("/")[0], begin_of[id(variable)], table.rows, table.width)
         for table in tables
         for variable in [table.layer.embeddings]
     ]
 
 
-def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
+def changed_rows(place: TablePosition, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the table's rows that differ, int64 [n], and these rows in `after`, float32 [n, width]."""
     values = place.values(after)
     ids = np.flatnonzero((place.values(before) != values).any(axis=1))

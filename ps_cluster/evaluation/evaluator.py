@@ -309,7 +309,7 @@ class _Evaluator:
     def _refresh_summary(self) -> None:
         """Update the summary of a finished run after a manual evaluation."""
         if self._folder.run_dir.summary.is_file() and self._records.acquire():
-            with locks.in_turn(self._folder.run_dir.summary_lock):
+            with locks.briefly_locked(self._folder.run_dir.summary_lock):
                 refresh_evaluation(self._folder.run_dir, self._notify)
 
     def _signs_of_life(self) -> tuple[tuple[int, ...], int]:

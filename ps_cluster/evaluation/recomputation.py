@@ -92,7 +92,7 @@ class Recomputation:
     def __init__(self, run_dir: RunDir, config: RunConfig, dataset: Callable[[], PackedDataset]):
         """Create a recomputation of a run's sampled updates. `dataset`: returns the packed data set of the run."""
         self._run_dir, self._config, self._find_dataset = run_dir, config, dataset
-        self._mode: Mode = config.mode_kind
+        self._mode: Mode = config.chosen_mode
 
     def next(self) -> RecomputedRow | None:
         """Compute again the oldest sampled update that is still waiting. Record the result, and return it.
@@ -250,7 +250,7 @@ class Recomputation:
         Weights that a staleness method has computed in float32 may differ by rounding.
         """
         at_pull = _as_float64(shard.at_pull)
-        expected = METHODS[self._config.staleness.method].given_weights(at_pull)
+        expected = METHODS[self._config.staleness.method].pulled_weights(at_pull)
         given = shard.given_at_pull
         differs = _in_dtype(expected, self._config.wire) != given
         if set(at_pull) - {"weights"}:

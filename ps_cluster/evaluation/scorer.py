@@ -21,7 +21,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
-from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, load_form, targets_in
+from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, load_description, targets_in
 from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.recall import Recall
@@ -63,7 +63,7 @@ def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: N
     """
     if data_dir is None:
         with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
-            return load_form(run_dir.examples)
+            return load_description(run_dir.examples)
     return dataset_of(run_dir, config, data_dir, notify)
 
 
@@ -145,7 +145,7 @@ class Scorer:
         self._sums = _make_sums(outputs, self._head, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
         self._sums_of_views = views and _make_sums(
-            partial(views, first), self._head.of_prediction, dataset.spec.targets[TARGET]
+            partial(views, first), self._head.prediction_head, dataset.spec.targets[TARGET]
         )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
@@ -249,7 +249,7 @@ class Scorer:
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
         output = self._first(network_inputs({name: pictures}, spec))
-        predictions = self._head.of_prediction.prediction(_floats(output)).numpy()
+        predictions = self._head.prediction_head.prediction(_floats(output)).numpy()
         found = []
         for index, picture, prediction in zip(chosen, pictures, predictions):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)

@@ -168,7 +168,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def to_remove(folder: Path, what: str) -> Iterator[None]:
+def locked_for_removal(folder: Path, what: str) -> Iterator[None]:
     """Lock a folder that is going to be removed. Raises InUse, which names `what`, if a process shares its lock."""
     if (descriptor := _locked(folder / _USED, _CHECK_TAKES_S)) is None:
         raise InUse(f"{what} is in use by a run: wait until the run has ended, or end it")
@@ -179,7 +179,7 @@ def to_remove(folder: Path, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_turn(path: Path, within_s: float = 5.0) -> Iterator[None]:
+def briefly_locked(path: Path, within_s: float = 5.0) -> Iterator[None]:
     """Lock the file `path` during a short block. After waiting for `within_s` seconds, continue without the lock."""
     descriptor = _locked(path, within_s)
     try:

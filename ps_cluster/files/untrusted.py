@@ -19,7 +19,7 @@ from ps_cluster.notices import Notify
 
 
 @contextlib.contextmanager
-def writing_alone() -> Iterator[None]:
+def owner_only_writes() -> Iterator[None]:
     """Make files that are created in the block writable for this user only.
 
     The command line does this for every command.

@@ -43,7 +43,7 @@ _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
-def is_whole(text: str) -> bool:
+def is_integer(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None
 
 
@@ -53,7 +53,7 @@ def is_decimal(text: str) -> bool:
 
 def whole(text: str) -> int:
     """Return the integer in `text`. Raises Malformed if it is not one, or has too many digits."""
-    if not is_whole(text):
+    if not is_integer(text):
         raise Malformed("is not a whole number in plain digits")
     _check_length(text)
     return int(text)

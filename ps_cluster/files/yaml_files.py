@@ -164,7 +164,7 @@ def _plain(text: str) -> Any:
         return _WORDS[text]
     if _NOT_FINITE.fullmatch(text):
         return float(text.replace(".", ""))
-    if values.is_whole(text):
+    if values.is_integer(text):
         return values.whole(text)
     if values.is_decimal(text):
         return values.decimal(text)

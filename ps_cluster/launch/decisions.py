@@ -93,7 +93,7 @@ class Decisions:
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
-        self._on_death = config.mode_kind.cluster.on_death
+        self._on_death = config.chosen_mode.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
         self._restarts: dict[Task, _TaskRestart] = {}  # of the tasks that have died and wait for their next start
         self._training_restart: _TrainingRestart | None = None  # the planned restart of all training tasks
@@ -449,7 +449,7 @@ def _names(tasks: Sequence[Task]) -> str:
 
 def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
     """Return why a run can't have this number of workers, on one line; None if it can."""
-    if why := config.mode_kind.why_fixed:
+    if why := config.chosen_mode.why_fixed:
         return f"--workers: got {workers}: {why}"
     least, most = config.least_workers, config.most_workers
     if least <= workers <= most:
@@ -463,6 +463,6 @@ def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
 def _rate_of(config: RunConfig, workers: int) -> str:
     """Return the end of a line that says how additional workers lower the learning rate, or "" if they do not."""
     begun = config.training_workers
-    if not config.mode_kind.lowers_rate or workers <= begun:
+    if not config.chosen_mode.lowers_rate or workers <= begun:
         return ""
     return f", with {(begun / workers) ** 2:.2g} times the learning rate that suits {counted(begun, 'worker')}"

@@ -26,7 +26,7 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     """
     config = resolved.config
     config.check_fits_one_machine()
-    kind, cluster = config.mode_kind, config.cluster
+    kind, cluster = config.chosen_mode, config.cluster
     counts = cluster.workers, cluster.parameter_servers
     topology = ClusterTopology.local(kind.cluster.types, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
     yield from _settings(config.model_dump(mode="json"), resolved)

@@ -52,7 +52,7 @@ def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: No
     `draw`: whether to draw the page of results as well. Raises RunFailed if the summary can't be written.
     """
     try:
-        with locks.in_turn(run_dir.summary_lock):
+        with locks.briefly_locked(run_dir.summary_lock):
             written = summary.write_summary(run_dir, ended, notify)
     except OSError as error:
         raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error

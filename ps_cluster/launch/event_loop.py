@@ -30,7 +30,7 @@ from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scale_requests import ScaleDesk
+from ps_cluster.runs.scale_requests import ScaleRequestHandler
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.forked_tasks import StopHeard
 from ps_cluster.system.stop_signals import StopRequests
@@ -61,7 +61,7 @@ class EventLoop:
         self._requests = requests
         self._requests_seen = 0
         self._limits = limits
-        self._scale_desk = ScaleDesk(run_dir, self._notice)
+        self._scale_desk = ScaleRequestHandler(run_dir, self._notice)
         self.scalings: list[ScalingRow] = []  # the changes of the number of workers
         self._workers: int | None = None  # None: the cluster has not started
         self._newest = ProgressRow(phase="starting")

@@ -12,7 +12,7 @@ import time
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
-from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
+from ps_cluster.data.packed import PackedDataset, write_description, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.launch import fork_server_program, memory, task
@@ -88,7 +88,7 @@ def run_local(
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
-        write_form(run_dir.examples, dataset)
+        write_description(run_dir.examples, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take an old mark for the end of this run
         supervisor = Supervisor(popen=network.popen, fork=server.popen, machine=Machine(clock))
         cluster = LocalCluster(

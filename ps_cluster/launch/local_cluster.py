@@ -121,7 +121,7 @@ class LocalCluster:
         return self._start(start)
 
     def _pick_ports(self) -> None:
-        cluster, types, most = self._config.cluster, self._config.mode_kind.cluster.types, self._config.most_workers
+        cluster, types, most = self._config.cluster, self._config.chosen_mode.cluster.types, self._config.most_workers
         self.topology = ClusterTopology.local(
             types, most, cluster.parameter_servers, evaluator=cluster.evaluator, absent=self.topology.absent
         )

@@ -34,9 +34,9 @@ def needed_bytes(config: RunConfig) -> int | None:
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
     if config.cluster.on_gpus:
         worker += UNSHARED_MB
-    kind = config.mode_kind
+    kind = config.chosen_mode
     serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.types)
-    if config.mode_kind.has_parameter_servers:
+    if config.chosen_mode.has_parameter_servers:
         serving += config.shards
     else:
         worker += HOLDS_ALL_MB

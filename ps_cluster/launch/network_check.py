@@ -176,7 +176,7 @@ def _answer(question: Question) -> NetworkFacts:
     from ps_cluster.models.compiled import CompiledMetrics
     from ps_cluster.models.compiled_heads import head_of
     from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
-    from ps_cluster.models.objective_metrics import scored_metrics
+    from ps_cluster.models.objective_metrics import metric_directions
 
     try:
         config = fitted(question.config)
@@ -185,7 +185,7 @@ def _answer(question: Question) -> NetworkFacts:
     except UserError as error:
         return NetworkFacts(error=str(error))
     head = head_of(dataset.spec, model=model)
-    metrics = scored_metrics(head, CompiledMetrics(model))
+    metrics = metric_directions(head, CompiledMetrics(model))
     try:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
     except ValueError as error:

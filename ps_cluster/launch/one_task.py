@@ -20,12 +20,12 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.tasks import PS, WORKER, Resume, Task
-from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
+from ps_cluster.data.packed import PackedDataset, write_description, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED_FOR_GOOD, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import set_fence, write_json, write_whole
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.launch.endings import early_stopping_of, why_broken, write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
@@ -90,7 +90,7 @@ def run_one_task(
       port_free_within_s: how many seconds to wait until an earlier process of the task has freed the port.
     """
     _check_cluster(config, topology)
-    check_min_workers(options.min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
+    check_min_workers(options.min_workers, len(topology.cluster.get(WORKER, ())), config.chosen_mode)
     check_named(config)
     for line in environment.not_used(os.environ):
         notify(line)
@@ -158,7 +158,7 @@ class OneTask:
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
             decisions = decisions_for(
-                self.task, self.topology, RunLimits(), rendezvous_of(self.config.mode_kind, self.options),
+                self.task, self.topology, RunLimits(), rendezvous_of(self.config.chosen_mode, self.options),
                 total_updates=self.config.total_updates(self.dataset.train_examples),
                 early_stopping=early_stopping_of(self.run_dir, self.config),
             )  # fmt: skip
@@ -211,7 +211,7 @@ class OneTask:
             if self.leads:
                 write_whole(run_dir.config, self.config.to_yaml())
                 write_pointer(run_dir.dataset, self.dataset)
-                write_form(run_dir.examples, self.dataset)
+                write_description(run_dir.examples, self.dataset)
                 self.write_workers({})
                 if not self._is_complete():  # the evaluator would take the mark of a stopped training for its end
                     checkpoints.clear_ended(run_dir.checkpoints)
@@ -244,13 +244,13 @@ class OneTask:
             wait_s=self.options.wait_s,
         )
         on_gpus = is_on_gpus(self.config, self.topology, task)
-        env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=on_gpus)
+        env = environment.for_tensorflow(environment_with_package(os.environ), on_gpus=on_gpus)
         env |= {LAUNCHER_PID: str(os.getpid()), TF_CONFIG: self.topology.tf_config(task)}
         return ChildProcess.start((*self.task_argv, *arguments.argv()), env=env, cwd=self.run_dir.root)
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
         """Write cluster.json, as the launcher of `run` does, with the pids of the workers that have done some work."""
-        trains = self.config.mode_kind.trainer_type
+        trains = self.config.chosen_mode.trainer_type
         known = {Task(trains, index): pid for index, pid in pids.items()} | {self.topology.leader: os.getpid()}
         tasks = [
             TaskRow(type=task.type, index=task.index, pid=known.get(task), address=self.topology.address(task))
@@ -265,7 +265,7 @@ class OneTask:
         """
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])
-        kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
+        kind, leaders = self.config.chosen_mode.trainer_type, self.claim.term if self.claim else 0
         restarts = Counter(Task(kind, process.index) for process in newest.workers)
         restarts.subtract(set(restarts))  # the first process of each worker is no restart
         restarts[self.topology.leader] = leaders - 1
@@ -337,7 +337,7 @@ def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
 
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
     """Raise UserError if mode or configuration do not fit the tasks of the cluster."""
-    mode, origin = config.mode_kind, topology.origin.name
+    mode, origin = config.chosen_mode, topology.origin.name
     if topology.types != mode.cluster.types:
         raise UserError(
             f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.types)}, "

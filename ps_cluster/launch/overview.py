@@ -72,7 +72,7 @@ class ClusterView:
 def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) -> ClusterView:
     """Return the cluster that `run` would start, on ports that are free now. Raises UserError if it is too large."""
     config.check_fits_one_machine()
-    cluster, mode = config.cluster, config.mode_kind
+    cluster, mode = config.cluster, config.chosen_mode
     topology = ClusterTopology.local(
         mode.cluster.types, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
     )

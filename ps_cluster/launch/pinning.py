@@ -27,7 +27,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 def keeps_to_cores(config: RunConfig) -> bool:
     chosen = config.cluster.pin_workers
-    return config.mode_kind.cluster.pins_workers if chosen == AUTO else chosen
+    return config.chosen_mode.cluster.pins_workers if chosen == AUTO else chosen
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:

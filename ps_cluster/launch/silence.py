@@ -73,9 +73,9 @@ class SilenceDetector:
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
-        self._waits = config.mode_kind.synchrony.waits
-        late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
-        self._can_tell = config.mode_kind.has_parameter_servers and not late
+        self._waits = config.chosen_mode.synchrony.waits
+        late = config.chosen_mode.late_workers(config) or METHODS[config.staleness.method].drops
+        self._can_tell = config.chosen_mode.has_parameter_servers and not late
         self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far

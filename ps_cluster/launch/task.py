@@ -182,7 +182,7 @@ def run_task(
             raise LostTask(str(error)) from error
     elif task.type == topology.leader.type:
         import_tensorflow()
-        train = trainer or config.mode_kind.train
+        train = trainer or config.chosen_mode.train
         train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
         workspace = run_dir.workspace(task) if leading.alone else None

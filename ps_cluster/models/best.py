@@ -12,7 +12,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.files.values import listed, one_line
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled_heads import head_of
-from ps_cluster.models.saved import load_finished
+from ps_cluster.models.saved import load_unchanged
 from ps_cluster.private_names import layers_of
 
 
@@ -28,7 +28,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
       Exception: the file is damaged, or belongs to another network.
     """
     try:
-        return load_finished(file)
+        return load_unchanged(file)
     except (TypeError, ValueError, NotImplementedError):
         if not is_built_by_code(settings.name):
             raise
@@ -62,7 +62,7 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
             reason = _why_keras_cannot_load(saved, file)
             # A later process may not know a class that this process knows. So load the file as the later process will.
             loaded = (
-                build_finished(settings, spec) if reason and is_built_by_code(settings.name) else load_finished(file)
+                build_finished(settings, spec) if reason and is_built_by_code(settings.name) else load_unchanged(file)
             )
             loaded.load_weights(file)
         except Exception as error:

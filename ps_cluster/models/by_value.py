@@ -19,7 +19,7 @@ import keras
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.compiled_optimizer import optimizer_of
 from ps_cluster.models.saved import in_own_units
-from ps_cluster.private_names import given_to_compile, layers_of, wrapped_by
+from ps_cluster.private_names import given_to_compile, layers_of, wrapped_function_of
 
 _FOLDERS_OF_KERAS = ("keras.", "tensorflow.", "numpy", "builtins", "functools")
 OwnObjects: TypeAlias = Mapping[str, type | FunctionType]
@@ -101,7 +101,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
             yield from _with_config(value)
     for loss_or_metric in keras.tree.flatten(given_to_compile(model)):
         yield from _with_config(loss_or_metric)
-        yield from _with_config(wrapped_by(loss_or_metric))
+        yield from _with_config(wrapped_function_of(loss_or_metric))
     if (optimizer := optimizer_of(model)) is not None:
         yield optimizer
 

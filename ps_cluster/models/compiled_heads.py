@@ -77,21 +77,21 @@ class CompiledHead(Head):
     """
 
     def __init__(self, objective: ObjectiveHead, loss: CompiledLoss):
-        self.of_prediction = objective
+        self.prediction_head = objective
         self._loss = loss
 
     @property
     def interpretation(self) -> str:
-        return self.of_prediction.interpretation
+        return self.prediction_head.interpretation
 
     def targets(self, rows: PackedTargets) -> Targets:
-        return self.of_prediction.targets(rows)
+        return self.prediction_head.targets(rows)
 
     def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
-        return self.of_prediction.weights(self._predicted_target(targets), given)
+        return self.prediction_head.weights(self._predicted_target(targets), given)
 
     def scaled(self, targets: Targets) -> Targets:
-        return self.of_prediction.scaled(targets)
+        return self.prediction_head.scaled(targets)
 
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
@@ -104,28 +104,28 @@ class CompiledHead(Head):
         return tf.fill(examples, self._loss.mean(*self._as_loss_takes(targets, outputs)))
 
     def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        return self.of_prediction.metric(self._predicted_target(targets), self.predicting(outputs))
+        return self.prediction_head.metric(self._predicted_target(targets), self.predicting(outputs))
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        return self.of_prediction.further_metrics()
+        return self.prediction_head.further_metrics()
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
-        return self.of_prediction.compared(self._predicted_target(targets), self.predicting(outputs))
+        return self.prediction_head.compared(self._predicted_target(targets), self.predicting(outputs))
 
     def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
-        return self.of_prediction.kept(self._predicted_target(targets), self.predicting(outputs))
+        return self.prediction_head.kept(self._predicted_target(targets), self.predicting(outputs))
 
     def final(self, outputs: Outputs) -> Outputs:
-        return self.of_prediction.final(outputs)
+        return self.prediction_head.final(outputs)
 
     def as_probabilities(self, outputs: Outputs) -> Outputs:
-        return self.of_prediction.as_probabilities(outputs)
+        return self.prediction_head.as_probabilities(outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
-        return self.of_prediction.finished(model)
+        return self.prediction_head.finished(model)
 
     def _as_loss_takes(self, targets: Targets, outputs: Outputs) -> tuple[Targets, Outputs]:
-        convert = self.of_prediction.in_units_of_loss
+        convert = self.prediction_head.in_units_of_loss
         return convert(self.scaled(targets)), keras.tree.map_structure(convert, outputs)
 
     def _predicted_target(self, targets: Targets) -> tf.Tensor:
@@ -166,7 +166,7 @@ class MultiTargetHead(CompiledHead):
         A last layer that shows what the outputs mean (marks.py) is added only if it is needed, because it changes the
         names of the outputs.
         """
-        return super().finished(model) if self.of_prediction.needs_mark else model
+        return super().finished(model) if self.prediction_head.needs_mark else model
 
     def _as_loss_takes(self, targets: tuple[tf.Tensor, ...], outputs: Outputs) -> tuple[Targets, Outputs]:
         return self.scaled(targets), outputs

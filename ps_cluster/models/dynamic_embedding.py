@@ -92,9 +92,7 @@ class DynamicEmbedding(keras.Layer):
         if keys.dtype == tf.string:
             keys = fingerprints(keys)
         elif not keys.dtype.is_integer:
-            raise ValueError(
-                f"DynamicEmbedding: '{self.name}' got keys of {keys.dtype.name}: give integers or strings"
-            )
+            raise ValueError(f"DynamicEmbedding: '{self.name}' got keys of {keys.dtype.name}: give integers or strings")
         return tf.reshape(tf.cast(keys, tf.int64), [-1])
 
     def call(self, keys: tf.Tensor, training: bool | None = None) -> tf.Tensor:

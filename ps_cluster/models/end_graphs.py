@@ -47,7 +47,7 @@ class Reach(NamedTuple):
     """The changes of a network's outputs that its trained weights can cause."""
 
     any_scale: bool  # whether the weights can multiply the outputs by any number
-    any_place: bool = False  # whether the weights can add any number to the outputs
+    any_offset: bool = False  # whether the weights can add any number to the outputs
     unscaled: bool = True  # false if the outputs are multiplied by a constant, which may set their units
 
 
@@ -66,7 +66,7 @@ def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
     if operation.type == "BiasAdd":
         if not _is_trained(parts[1], trainable):
             return Reach(False)  # the weights can't scale a bias that is not trained
-        return reach_of(parts[0], trainable)._replace(any_place=True)
+        return reach_of(parts[0], trainable)._replace(any_offset=True)
     if operation.type == "Mul" and (constants := [part for part in parts if tf.get_static_value(part) is not None]):
         others = [part for part in parts if part is not constants[0]]
         return reach_of(others[0], trainable)._replace(unscaled=False) if others else Reach(False)

@@ -9,13 +9,13 @@ from functools import cached_property
 import keras
 import tensorflow as tf
 
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec, is_by_place
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec, are_numbered
 from ps_cluster.models.end_graphs import activation_name, last_activation, reach_of
 from ps_cluster.models.flat import as_arguments, input_signature
 from ps_cluster.models.keras_losses import loss_takes_probabilities, takes_any_units
 from ps_cluster.models.marks import MARKS, OWN_UNITS, PROBABILITIES, is_marked
 from ps_cluster.models.pure import Outputs
-from ps_cluster.private_names import made_by, wrapped_by
+from ps_cluster.private_names import origin_of, wrapped_function_of
 
 
 class NetworkEnd:
@@ -118,13 +118,13 @@ class NetworkEnd:
         for loss in losses:
             if not takes_any_units(loss):
                 return f"loss {loss.name}"
-        if len({wrapped_by(loss) for loss in losses}) > 1:
+        if len({wrapped_function_of(loss) for loss in losses}) > 1:
             return "losses of several kinds are added up"
         if losses and self._graph.adds_losses:
             return "regularisers are added to the loss"
         for tensor in self._graph.tensors:
             found = reach_of(tensor, self._graph.trainable)
-            if not (found.any_scale and (not losses or (found.any_place and found.unscaled))):
+            if not (found.any_scale and (not losses or (found.any_offset and found.unscaled))):
                 activation = activation_name(tensor)
                 return f"the network ends in {activation}" if activation else "its last layer is not known to be linear"
         return ""
@@ -162,7 +162,7 @@ def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> lis
     """
     arrays = {one.output: array for array, one in spec.targets.items()}
     names = _output_names(model, outputs)
-    if is_by_place(list(arrays)) and not isinstance(outputs, Mapping) and len(arrays) == len(names):
+    if are_numbered(list(arrays)) and not isinstance(outputs, Mapping) and len(arrays) == len(names):
         return list(arrays.values())
     if sorted(arrays) != sorted(names):
         found = ", ".join(name or "one without a name" for name in names)
@@ -185,5 +185,5 @@ def _output_names(model: keras.Model, outputs: Outputs) -> list[str]:
 
 def _layer_name(output: keras.KerasTensor) -> str:
     """Return the name of the last layer before an output that is not a marking layer of this package (marks.py)."""
-    layer, given = made_by(output)
+    layer, given = origin_of(output)
     return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

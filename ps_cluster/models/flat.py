@@ -20,7 +20,7 @@ from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.lookups import constant_tables
 from ps_cluster.models.pure import Outputs, PureScope, seed_states, seeds_of
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
+from ps_cluster.private_names import has_training_argument, layers_of, notes_of, own_weights_of, with_notes
 
 Input = TypeVar("Input")
 ATTENTION_INPUTS = ("query/kernel", "key/kernel", "value/kernel")  # ends of paths in Keras's attention layers
@@ -331,7 +331,7 @@ class FlatNetwork:
         ]
         with self.tables.replaced(look_up), PureScope(values, collect_losses=True) as scope, constant_tables(model):
             # As in Keras's `fit`: if `call` has no argument `training`, dropout and the like do nothing.
-            training = {"training": True} if takes_training(model) else {}
+            training = {"training": True} if has_training_argument(model) else {}
             outputs = model(as_arguments(given.inputs), **training)
             losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
         return scope, outputs, losses

@@ -48,10 +48,10 @@ class Head(ABC):
     The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
-      of_prediction: the head for only the output that is the prediction, and for its target.
+      prediction_head: the head for only the output that is the prediction, and for its target.
     """
 
-    of_prediction: ObjectiveHead
+    prediction_head: ObjectiveHead
 
     def predicting(self, outputs: Outputs) -> tf.Tensor:
         """Return the output that is the prediction. By default it is the first output."""
@@ -139,7 +139,7 @@ class ObjectiveHead(Head):
 
         `training`: the settings of label smoothing and class weights; None if the loss uses neither.
         """
-        self.of_prediction = self
+        self.prediction_head = self
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0

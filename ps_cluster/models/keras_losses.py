@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ps_cluster.private_names import wrapped_by
+from ps_cluster.private_names import wrapped_function_of
 
 # Losses whose attribute `from_logits` says whether they take scores.
 _WITH_LOGITS = (
@@ -50,13 +50,13 @@ def compares_numbers(loss: keras.Loss | Callable[..., Any]) -> bool | None:
 
     Return None if Keras does not define the loss.
     """
-    function = wrapped_by(loss) or loss
+    function = wrapped_function_of(loss) or loss
     return function in _OF_NUMBERS if is_of_keras(function) else None
 
 
 def compares_classes(loss: keras.Loss) -> bool:
     """Return whether a loss of Keras compares the outputs for several classes with each other."""
-    return wrapped_by(loss) in _OF_SEVERAL_CLASSES
+    return wrapped_function_of(loss) in _OF_SEVERAL_CLASSES
 
 
 def takes_any_units(loss: keras.Loss) -> bool:
@@ -64,12 +64,12 @@ def takes_any_units(loss: keras.Loss) -> bool:
 
     True only for losses of Keras for which this is known.
     """
-    return is_of_keras(loss) and wrapped_by(loss) in _IN_ANY_UNITS
+    return is_of_keras(loss) and wrapped_function_of(loss) in _IN_ANY_UNITS
 
 
 def loss_takes_probabilities(loss: keras.Loss) -> bool:
     """Return whether a loss takes probabilities instead of scores. False for a loss that Keras does not define."""
-    function = wrapped_by(loss) if is_of_keras(loss) else None
+    function = wrapped_function_of(loss) if is_of_keras(loss) else None
     if function in _WITH_LOGITS:
         return not loss.get_config().get("from_logits", False)
     return is_of_keras(function) and function not in _OF_SCORES
@@ -84,7 +84,7 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
     if not is_of_keras(metric):
         return False
     settings: dict[str, Any] = metric.get_config()
-    if wrapped_by(metric) in _WITH_LOGITS or "from_logits" in settings:
+    if wrapped_function_of(metric) in _WITH_LOGITS or "from_logits" in settings:
         return not settings.get("from_logits", False)
     if "num_thresholds" in settings or isinstance(metric, keras.metrics.FBetaScore):
         return True
@@ -106,7 +106,7 @@ def _takes_rows(loss_or_metric: keras.Loss | keras.Metric) -> bool:
     """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for a user's code."""
     if hasattr(loss_or_metric, "sparse_y_true"):  # intersection over union
         return not loss_or_metric.sparse_y_true
-    function = wrapped_by(loss_or_metric)
+    function = wrapped_function_of(loss_or_metric)
     if isinstance(function, keras.Loss):  # a loss that is used as a metric
         return _takes_rows(function)
     found = function or next(kind for kind in type(loss_or_metric).__mro__ if is_of_keras(kind))

@@ -13,7 +13,7 @@ import keras
 from ps_cluster.config.objectives import ArrayField
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.keras_losses import is_of_keras
-from ps_cluster.private_names import copy_compiled, layers_of, made_by
+from ps_cluster.private_names import copy_compiled, layers_of, origin_of
 
 UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
 OWN_UNITS = "ps_cluster_own_units"  # does nothing: the outputs of a regression are in the target's units
@@ -72,7 +72,7 @@ def without_units(model: keras.Model) -> keras.Model:
 
 
 def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
-    layer, given = made_by(output)
+    layer, given = origin_of(output)
     return given[0] if layer.name == UNITS else output
 
 

@@ -31,7 +31,7 @@ def further_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, keras.Me
     return {name: metric for name, metric in head.further_metrics().items() if not taken & {name, type(metric)}}
 
 
-def scored_metrics(head: Head, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
+def metric_directions(head: Head, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
     """Return which values are better for each metric that is scored besides the objective's main metric and the loss.
 
     The result maps the name of the metric to "max" or "min", or to None if Keras does not know which values are better.

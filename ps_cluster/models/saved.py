@@ -26,7 +26,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     Raises:
       ValueError, TypeError: the file contains no model, or the code of one of its layers or losses is not found.
     """
-    return in_own_units(load_finished(file, compiled=True), spec)
+    return in_own_units(load_unchanged(file, compiled=True), spec)
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
@@ -41,7 +41,7 @@ def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     return marked
 
 
-def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
+def load_unchanged(file: Path, *, compiled: bool = False) -> keras.Model:
     """Return the model of a .keras or .h5 file unchanged. Safe mode and errors are as in `load_saved`.
 
     `compiled`: whether the model's loss and metrics are loaded too. Raises UserError if the file belongs to another

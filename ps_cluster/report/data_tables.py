@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.class_examples import groups_of
-from ps_cluster.data.describing import Described, describe, example_rows
+from ps_cluster.data.describing import FieldStatistics, describe, example_rows
 from ps_cluster.data.inventory import Copy, Entry
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_files import Json
@@ -126,7 +126,7 @@ def _copy_as_json(copy: Copy) -> Json:
     }
 
 
-def _fields_table(described: list[Described]) -> Table:
+def _fields_table(described: list[FieldStatistics]) -> Table:
     numbers = dict.fromkeys(("min", "mean", "std", "max", "missing"), RIGHT)
     table = plain_table(field=FOLD, dtype=LEFT, shape=LEFT, **numbers)
     for one in described:

@@ -67,7 +67,7 @@ def _task_table(state: RunState, width: int) -> Table:
     for row in state.row.workers if state.row else ():
         updates[row.index] += row.updates
         examples[row.index] += row.examples
-    trainer = state.config.mode_kind.trainer_type
+    trainer = state.config.chosen_mode.trainer_type
     for task, pid, how, restarts in sorted(
         state.tasks, key=lambda one: (one.task.type != trainer, one.task.type, one.task.index)
     ):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ps_cluster.errors import UserError
-from ps_cluster.installation import to_install
+from ps_cluster.installation import install_command
 from ps_cluster.report.progress import ProgressView
 
 
@@ -31,7 +31,7 @@ def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> 
         from ps_cluster.report.metrics import RunMetrics
     except ImportError as error:
         needs = f"--metrics-port needs prometheus_client ({error})"
-        raise UserError(f"{needs}: {to_install('metrics')}; or leave out this option") from error
+        raise UserError(f"{needs}: {install_command('metrics')}; or leave out this option") from error
     metrics, registry = RunMetrics(view, task), CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     ProcessCollector(registry=registry)  # start time, processor time and memory of this process

@@ -216,7 +216,7 @@ def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
 
 
 def _processes(config: RunConfig) -> str:
-    if WORKER not in config.mode_kind.cluster.types:
+    if WORKER not in config.chosen_mode.cluster.types:
         return "1 process"
     workers = counted(config.cluster.workers, "worker")
-    return f"{workers} + {config.cluster.parameter_servers} ps" if config.mode_kind.has_parameter_servers else workers
+    return f"{workers} + {config.cluster.parameter_servers} ps" if config.chosen_mode.has_parameter_servers else workers

@@ -35,7 +35,7 @@ from ps_cluster.files.writing import create_beside, remove, remove_leftovers, wr
 from ps_cluster.notices import Notify
 from ps_cluster.runs.changed_vector import ChangedVector
 from ps_cluster.runs.dataset_rows import Kind
-from ps_cluster.runs.journal import LeaderStretch
+from ps_cluster.runs.journal import CountedWork
 from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.rows import Count, Histogram, Index, Number, Pid, Row, Text, Word
 from ps_cluster.runs.step_set import StepsState
@@ -142,7 +142,7 @@ class CheckpointMeta(Row):
     progress: ProgressState | None = None
     data: dict[Word, Word] | None = None
     network: list[Text] | None = None
-    leaders: list[LeaderStretch] = []
+    leaders: list[CountedWork] = []
 
 
 class FullState(Row):
@@ -292,7 +292,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
     try:
         remove_leftovers(directory, "step-*.safetensors")
         write(path, checkpoint)
-        remove_given_up(directory, checkpoint, checkpoint.term)
+        remove_abandoned(directory, checkpoint, checkpoint.term)
         keep_newest(directory, keep, spare, checkpoint.term)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
@@ -322,7 +322,7 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
             remove(state.path)
 
 
-def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
+def remove_abandoned(directory: Path, checkpoint: Checkpoint, term: int) -> None:
     """Remove states that did not lead to `checkpoint`, so that no leader resumes them.
 
     `term`: the term number of the calling leader; files of newer leaders are kept.
@@ -408,13 +408,13 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
     changed = {
         name: ChangedVector(_array(full.arrays, name), ranges, values)
         for name, values in found.arrays.items()
-        if is_by_weight(name)
+        if has_number_per_weight(name)
     }
     others = {name: array for name, array in found.arrays.items() if name not in changed and name != CHANGED}
     return replace(found, arrays=others, changed=changed)
 
 
-def is_by_weight(name: str) -> bool:
+def has_number_per_weight(name: str) -> bool:
     """Return whether the array with this name has one number for each weight: the weights, and slots of that size."""
     return name == WEIGHTS or name.startswith(SLOT)
 
@@ -458,7 +458,7 @@ def load_newest_good(
     return None
 
 
-def load_to_go_on(
+def load_to_resume(
     directories: Sequence[Path],
     notify: Notify,
     check: Callable[[Checkpoint], None],

@@ -1,7 +1,7 @@
 """Store the rows of a shard's ledger on disk, in the order in which the shard accepted them. No TensorFlow.
 
 Each leader appends to a new file. The files of earlier leaders are never changed: they are neither cut nor copied. A
-checkpoint records how many rows of each leader's file count (`LeaderStretch`).
+checkpoint records how many rows of each leader's file count (`CountedWork`).
 
 The checksum of a row is computed from the checksum of the row before it and the bytes of the row. So a row that is changed,
 left out or moved is noticed, and a file fits only after the file that it continues.
@@ -49,7 +49,7 @@ class JournalGivenUp(RunFailed):
     """Raised if the disk has refused so many rows that they take too much memory."""
 
 
-class LeaderStretch(Row):
+class CountedWork(Row):
     """The part of one leader's work that counts: everything up to a state, which is a checkpoint or a snapshot.
 
     The state is the leader's newest one or, if another leader has followed, the state from which that leader continued.
@@ -60,7 +60,7 @@ class LeaderStretch(Row):
       step: the number of updates in the state.
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
-      rules: the settings that determined the rows' values (`learning_rate.text_of_rules`); empty if not known.
+      rules: the settings that determined the rows' values (`learning_rate.ledger_settings_text`); empty if not known.
       problem: a problem that the rows do not show, but the proof of this work has to report; empty if there is none.
       workers: the number of workers at the start of the whole training; 0 if not known.
     """
@@ -74,7 +74,7 @@ class LeaderStretch(Row):
     problem: Text = ""
 
     @model_validator(mode="after")
-    def _is_of_some_shards(self) -> LeaderStretch:
+    def _is_of_some_shards(self) -> CountedWork:
         if not self.rows or len(self.rows) != len(self.checksums):
             raise ValueError(
                 f"each shard needs a number of rows and a checksum: got {len(self.rows)} numbers of rows, and "
@@ -179,18 +179,18 @@ class Journal:
 
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
-) -> LeaderStretch:
+) -> CountedWork:
     """Return the part of a leader's work that ends with the state after `step` updates.
 
     `pieces`: for each shard, the rows that the leader had written up to then. Other arguments are fields of the result.
     """
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
-    return LeaderStretch(
+    return CountedWork(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
     )
 
 
-def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
+def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> list[Piece]:
     """Return the parts of all journal files that hold the rows of shard `index`, from the first leader to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps

@@ -68,13 +68,13 @@ class ExpectedRows:
         only some rows are computed again.
       highest_rate: the highest learning rate of the schedule. The tolerance for rounding is a fixed share of this rate,
         even for rows whose rate is small.
-      holds_from: for each shard, the index of the first row for which `rates`, `examples`, `most_staleness` and
+      first_rows: for each shard, the index of the first row for which `rates`, `examples`, `most_staleness` and
         `ids_checksums` hold. Earlier rows were made with other settings.
       examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
         batches; 0: each row of a shard has the shard's `examples`.
-      checks_factors: whether the factors of the learning rate, column `rate_factor`, are checked. If not, `begun_with`
+      checks_factors: whether the factors of the learning rate, column `rate_factor`, are checked. If not, `workers_at_start`
         has no effect.
-      begun_with: the number of workers at the start of the training. While more workers take part, the learning rate has
+      workers_at_start: the number of workers at the start of the training. While more workers take part, the learning rate has
         to be lowered (`FactorsOfRates`). None: it is never lowered, so all factors have to be 1.
     """
 
@@ -84,10 +84,10 @@ class ExpectedRows:
     ids_checksums: Callable[[np.ndarray], np.ndarray] | None = None
     examples_in_all: int = 0
     highest_rate: float = 0.0
-    holds_from: Sequence[int] = ()
+    first_rows: Sequence[int] = ()
     examples_unit: int = 0
     checks_factors: bool = False
-    begun_with: int | None = None
+    workers_at_start: int | None = None
 
 
 class FactorsOfRates:
@@ -97,8 +97,8 @@ class FactorsOfRates:
     server/rate_of_more_workers.py.
     """
 
-    def __init__(self, begun_with: int):
-        self._begun = begun_with
+    def __init__(self, workers_at_start: int):
+        self._begun = workers_at_start
         self._ages: dict[int, int] = {}  # worker → number of updates since its newest update
         self._before = 0.0  # logarithm of the newest factor
 
@@ -147,13 +147,13 @@ class ShardAudit:
         """Create the audit of shard number `shard`. No row has been read yet."""
         self._rounds = rounds
         self._expected = expected
-        self._holds_from = expected.holds_from[shard] if expected.holds_from else 0
+        self._holds_from = expected.first_rows[shard] if expected.first_rows else 0
         self._examples = expected.examples[shard] if expected.examples else None
         self._steps = StepSet()
         # The version of the last row, and the number of consecutive rows with it.
         self._newest, self._rows_of_newest = 0, rounds.most
         self._begun = 0  # number of updates that have at least one row
-        self._factors = None if expected.begun_with is None else FactorsOfRates(expected.begun_with)
+        self._factors = None if expected.workers_at_start is None else FactorsOfRates(expected.workers_at_start)
         self.rows = self.repeated = 0
         self.wrong_version = self.wrong_round = ""
         self.wrong_values: dict[str, str] = {}

@@ -23,7 +23,7 @@ from ps_cluster.runs.checkpoints import (
     WAITING,
     Checkpoint,
     CheckpointError,
-    load_to_go_on,
+    load_to_resume,
 )
 from ps_cluster.runs.ledger import COUNTS
 
@@ -44,14 +44,14 @@ def is_aligned(arrays: Arrays) -> bool:
 def newest_aligned(directory: Path) -> int | None:
     """Return the step of the newest aligned checkpoint in a directory (see `is_aligned`); None if there is none.
 
-    Raises the same errors as `load_to_go_on`.
+    Raises the same errors as `load_to_resume`.
     """
 
     def check(checkpoint: Checkpoint) -> None:
         if not is_aligned(checkpoint.arrays):
             raise CheckpointError("its shards have not applied the same steps")
 
-    checkpoint = load_to_go_on([directory], ignore, check)
+    checkpoint = load_to_resume([directory], ignore, check)
     return checkpoint.step if checkpoint else None
 
 

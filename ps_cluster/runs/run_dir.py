@@ -42,7 +42,7 @@ AGREEMENT = "agreement.json"
 TASK_FILE = "task.json"  # file in the workspace of a task of `ps-cluster task`
 
 
-class _Place:
+class _RunPath:
     """A descriptor that returns the path of a file or folder of a run. It stores the path relative to `RunDir.root`."""
 
     def __init__(self, path: str):
@@ -58,50 +58,52 @@ class RunDir:
 
     root: Path
 
-    alive = _Place(".alive")  # The lock file that all living tasks of the run share.
-    leaders = _Place("leaders")  # The folder with a file for each leader's claim (runs/leaders.py).
-    config = _Place("config.yaml")
-    code = _Place(CODE)  # The folder with the functions and arguments that were passed to the Python API.
-    cluster = _Place("cluster.json")
-    dataset = _Place("dataset.json")  # The packed data set that the tasks of this machine read: name, kind, directory.
+    alive = _RunPath(".alive")  # The lock file that all living tasks of the run share.
+    leaders = _RunPath("leaders")  # The folder with a file for each leader's claim (runs/leaders.py).
+    config = _RunPath("config.yaml")
+    code = _RunPath(CODE)  # The folder with the functions and arguments that were passed to the Python API.
+    cluster = _RunPath("cluster.json")
+    dataset = _RunPath(
+        "dataset.json"
+    )  # The packed data set that the tasks of this machine read: name, kind, directory.
     # The folder that describes the inputs and targets of an example, for users who have the run but not its data set.
-    examples = _Place("examples")
-    summary = _Place("summary.json")
+    examples = _RunPath("examples")
+    summary = _RunPath("summary.json")
     # The lock for writing the summary: launcher and evaluator write it one after the other.
-    summary_lock = _Place(".summary.lock")
-    metrics = _Place("metrics")
-    progress = _Place("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
-    work = _Place("metrics/work.json")  # The work of each process at the time of the newest progress row.
-    evaluation = _Place("metrics/evaluation.jsonl")  # A row for each scored checkpoint, one JSON object per line.
+    summary_lock = _RunPath(".summary.lock")
+    metrics = _RunPath("metrics")
+    progress = _RunPath("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
+    work = _RunPath("metrics/work.json")  # The work of each process at the time of the newest progress row.
+    evaluation = _RunPath("metrics/evaluation.jsonl")  # A row for each scored checkpoint, one JSON object per line.
     # A row for each epoch for which Keras callbacks were called. The file exists while they follow the run.
-    callbacks = _Place("metrics/callbacks.jsonl")
+    callbacks = _RunPath("metrics/callbacks.jsonl")
     # The predictions of the last scored checkpoint for all test examples.
-    predictions = _Place("metrics/predictions.safetensors")
-    samples = _Place("metrics/samples")  # The folder of sampled updates that wait to be computed again.
-    recomputed = _Place("metrics/recomputed.jsonl")  # A row for each update that was computed again.
-    updates = _Place("metrics/updates.csv")  # The ledger: a row for each applied update (CSV).
+    predictions = _RunPath("metrics/predictions.safetensors")
+    samples = _RunPath("metrics/samples")  # The folder of sampled updates that wait to be computed again.
+    recomputed = _RunPath("metrics/recomputed.jsonl")  # A row for each update that was computed again.
+    updates = _RunPath("metrics/updates.csv")  # The ledger: a row for each applied update (CSV).
     # The times at which each parameter server applied each update (CSV); absent without parameter servers.
-    applies = _Place("metrics/applies.csv")
-    journals = _Place("metrics/journal")  # The folder of the shards' ledgers.
+    applies = _RunPath("metrics/applies.csv")
+    journals = _RunPath("metrics/journal")  # The folder of the shards' ledgers.
     # The device of each operation of a step (CSV); only in modes layers and width with `mode.log_placement`.
-    placement = _Place("metrics/placement.csv")
-    trace = _Place("metrics/trace.json")  # The timeline of all tasks, in Chrome's trace format.
+    placement = _RunPath("metrics/placement.csv")
+    trace = _RunPath("metrics/trace.json")  # The timeline of all tasks, in Chrome's trace format.
     # The leader's result of the finished training, from which the summary is made.
-    training_result = _Place("metrics/training.json")
-    tensorboard = _Place("tensorboard")
-    checkpoints = _Place("checkpoints")
+    training_result = _RunPath("metrics/training.json")
+    tensorboard = _RunPath("tensorboard")
+    checkpoints = _RunPath("checkpoints")
     # The snapshots from which a cluster restarts after a process has died. The evaluator ignores them.
-    snapshots = _Place("snapshots")
-    best = _Place("best")
-    best_model = _Place("best/model.keras")
-    results = _Place("results")  # The folder with the report that is drawn when the run has ended.
-    results_page = _Place("results/results.html")
-    results_numbers = _Place("results/results.json")
-    logs = _Place("logs")
-    launcher_log = _Place("logs/launcher.log")
-    errors = _Place("errors")
-    temporary = _Place(TEMPORARY)  # The temporary files of all processes of a run; removed when the run ends.
-    tasks = _Place("tasks")
+    snapshots = _RunPath("snapshots")
+    best = _RunPath("best")
+    best_model = _RunPath("best/model.keras")
+    results = _RunPath("results")  # The folder with the report that is drawn when the run has ended.
+    results_page = _RunPath("results/results.html")
+    results_numbers = _RunPath("results/results.json")
+    logs = _RunPath("logs")
+    launcher_log = _RunPath("logs/launcher.log")
+    errors = _RunPath("errors")
+    temporary = _RunPath(TEMPORARY)  # The temporary files of all processes of a run; removed when the run ends.
+    tasks = _RunPath("tasks")
 
     @classmethod
     def create(cls, root: Path) -> RunDir:

@@ -35,7 +35,7 @@ class ScaleAnswer(Row):
     refused: bool
 
 
-class ScaleDesk:
+class ScaleRequestHandler:
     """The launcher's handler of requests to change the number of workers.
 
     Creating it removes old requests, for which no command waits any more.

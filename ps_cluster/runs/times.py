@@ -66,12 +66,12 @@ class TrainingTimes(Row):
             return None
         return 1 - (self.rolled_back + self.interrupted) / self.span
 
-    def restarted(self, stands_until: float | None) -> TrainingTimes:
+    def restarted(self, last_update_of_state: float | None) -> TrainingTimes:
         """Return the times with which a leader begins that resumes from a state.
 
-        `stands_until`: when the last update of this state was applied [s of training]; None: it has no update.
+        `last_update_of_state`: when the last update of this state was applied [s of training]; None: it has no update.
         """
-        until = -math.inf if stands_until is None else stands_until
+        until = -math.inf if last_update_of_state is None else last_update_of_state
         stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
         return self.model_copy(update={"stood": stood, "resumed_update": None})
 
@@ -134,15 +134,15 @@ class TrainingClock:
     def seconds(self) -> float:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
-    def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
+    def restart(self, before: TrainingTimes, last_update_of_state: float | None, *, since: float | None = None) -> None:
         """Continue from the times in another leader's last progress row.
 
         Args:
           before: the times in that row.
-          stands_until: when the last update of the state to resume was applied [s of training]; None without a state.
+          last_update_of_state: when the last update of the state to resume was applied [s of training]; None without a state.
           since: the monotonic time of that row, if the time since then counts as training; else None.
         """
-        self._times = before.restarted(stands_until)
+        self._times = before.restarted(last_update_of_state)
         if since is not None and since <= self._monotonic() and before.first_update is not None:
             self._zero = since - before.seconds
 

@@ -92,10 +92,10 @@ class KeptRows:
         return tf.stack([tf.reshape(tf.gather(variable, indices), [-1]) for variable in variables])
 
     def read(self) -> RowValues[tf.Tensor]:
-        """Return everything that is kept, in the form that `added_to` takes: serialised tensors, string [] each."""
+        """Return everything that is kept, in the form that `add_to_record` takes: serialised tensors, string [] each."""
         return RowValues(*(variable.read_value() for variable in self._kept))
 
-    def added_to(self, shard: SampledShard, group: int, first: int, values: RowValues[tf.Tensor]) -> SampledShard:
+    def add_to_record(self, shard: SampledShard, group: int, first: int, values: RowValues[tf.Tensor]) -> SampledShard:
         """Return `shard`, the record of a sampled update, with the kept rows added.
 
         Args:

@@ -353,7 +353,7 @@ class UpdateSamples:
         )  # fmt: skip
         first = self._length
         for index, (rows, table, values) in enumerate(zip(self._rows, self._state.tables, kept.tables, strict=True)):
-            shard = rows.added_to(shard, index, first, values)
+            shard = rows.add_to_record(shard, index, first, values)
             first += table.size
         return shard
 

@@ -173,7 +173,7 @@ class ParameterShard:
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self.device = device
-        self._in_rounds = config.mode_kind.averages
+        self._in_rounds = config.chosen_mode.averages
         self._batches_per_step = config.batches_per_step
         self.samples: UpdateSamples | None = None
         self._keep = start.keep  # becomes a constant of the graph, on the parameter server
@@ -182,8 +182,8 @@ class ParameterShard:
         with tf.device(device):
             self.weights = tf.Variable(start.weights)
             self.statistics = tf.Variable(start.statistics)
-            self._rule = config.mode_kind.server_rule(config, self.weights, start)
-            workers = config.mode_kind.emulated_workers(config)
+            self._rule = config.chosen_mode.server_rule(config, self.weights, start)
+            workers = config.chosen_mode.emulated_workers(config)
             rule_settings = method.optimizer(config)
             self.version = tf.Variable(0, dtype=tf.int64)
             self.tables = [
@@ -198,12 +198,12 @@ class ParameterShard:
             # It exists even if each gradient changes the weights, as a resumed run with more workers may gather
             # gradients.
             self._gathered = None if every is None else tf.Variable(tf.zeros_like(self.weights), trainable=False)
-            lowers_rate = config.mode_kind.lowers_rate
+            lowers_rate = config.chosen_mode.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self.weights, updates)
             vectors = [self.weights, self.statistics, *self._correction.of_version]
-            self.history = VersionHistory(vectors, config.mode_kind.delay(config))
+            self.history = VersionHistory(vectors, config.chosen_mode.delay(config))
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self.ledger = ShardLedger(config.ledger_window)
@@ -218,7 +218,7 @@ class ParameterShard:
             self.capabilities,
             drops=self._correction.capabilities.drops,
             stops=self._correction.capabilities.stops,
-            limits_batches=config.mode_kind.takes_fewer_batches(config),
+            limits_batches=config.chosen_mode.takes_fewer_batches(config),
         )
         weights = self.wire, self.capabilities.vectors_given * self.length
         columns = tf.float64, len(WORKER_COLUMNS)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ps_cluster.config.lazy import graph, tf
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, COUNTERS, KEYED, ONE_PER_SHARD, SLOT, WEIGHTS, is_by_weight
+from ps_cluster.runs.checkpoints import (
+    ACCEPTED_STEPS,
+    COUNTERS,
+    KEYED,
+    ONE_PER_SHARD,
+    SLOT,
+    WEIGHTS,
+    has_number_per_weight,
+)
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.ordering import after
 from ps_cluster.server.rate_of_more_workers import NEVER
@@ -144,7 +152,7 @@ class ShardCheckpoint:
     @property
     def _by_weight(self) -> set[str]:
         """The names of those vectors in `state` that have a number for each weight."""
-        return {name for name in self._shard.state if is_by_weight(name)}
+        return {name for name in self._shard.state if has_number_per_weight(name)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -156,7 +164,7 @@ class ShardCheckpoint:
             found[KEYED] = (sum(self._keyed_sizes),)
         return found | {ACCEPTED_STEPS: (), COUNTERS: ()}
 
-    def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
+    def restore_rows(self, name: str, place: int, values: np.ndarray) -> None:
         """Restore the numbers of a vector that belong to some rows of a table.
 
         Args:
@@ -172,7 +180,7 @@ class ShardCheckpoint:
             place -= table.size
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore a snapshot, except rows of tables, which `restore_piece` restores.
+        """Restore a snapshot, except rows of tables, which `restore_rows` restores.
 
         Call it before any worker pulls or pushes.
         """

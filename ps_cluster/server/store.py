@@ -23,7 +23,7 @@ from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.models.keyed_rows import KeyedRows
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.changed_vector import ChangedVector, ranges_of
-from ps_cluster.runs.checkpoints import BY_SHARD, CHANGED, KEYED, ONE_PER_SHARD, is_by_weight
+from ps_cluster.runs.checkpoints import BY_SHARD, CHANGED, KEYED, ONE_PER_SHARD, has_number_per_weight
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
@@ -321,7 +321,7 @@ class ParameterStore:
         return self._joined(found), Ledgers(rows, np.stack([of_shard.counts for of_shard in found]))
 
     @property
-    def keyed_forms(self) -> list[KeyedRows]:
+    def keyed_tables(self) -> list[KeyedRows]:
         """The properties of each dynamic embedding table, in the order in which a checkpoint has the tables."""
         return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
 
@@ -468,14 +468,14 @@ class ParameterStore:
                 if place < len(dense[shard]):
                     dense[shard][place : place + len(values)] = values
                 else:
-                    self.shards[shard].checkpoint.restore_piece(name, place, values)
+                    self.shards[shard].checkpoint.restore_rows(name, place, values)
         return dense
 
     def _arrangement_of(self, name: str, lengths: Sequence[int]) -> Arrangement:
         """Return the arrangement of the shards' parts in a checkpoint's array. `lengths`: the lengths of the parts."""
         if name == KEYED and self._arrangement.keyed is not None:
             return self._arrangement.keyed
-        return self._arrangement if is_by_weight(name) else contiguous(lengths)
+        return self._arrangement if has_number_per_weight(name) else contiguous(lengths)
 
 
 def _check_state(shard: ParameterShard) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.quiet_import import ERRORS_ONLY, LEVEL
 from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
@@ -56,7 +56,7 @@ _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format"
 def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
     """Return the environment `given` plus variables by which a child finds this package and ends with this launcher."""
     own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
-    return for_tensorflow(finding_this_package(given), on_gpus=on_gpus) | own
+    return for_tensorflow(environment_with_package(given), on_gpus=on_gpus) | own
 
 
 def for_tensorflow(

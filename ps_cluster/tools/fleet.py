@@ -21,7 +21,7 @@ from ps_cluster.config.user_settings import without_variables
 from ps_cluster.errors import BAD_INPUT, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.launch.recovery import RestartPolicy
 from ps_cluster.launch.stages import FrozenProcesses
 from ps_cluster.notices import Notify
@@ -142,7 +142,9 @@ class Fleet:
         threads = max(1, allowance().threads // self._at_once)  # otherwise each run would use all processors
         given = {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
         error = job.root.with_name(f"{job.root.name}.error")  # `run` writes why it failed into its log, not here
-        spec = TaskSpec(job.task, (*self._command, *options), finding_this_package(given), Path.cwd(), job.log, error)
+        spec = TaskSpec(
+            job.task, (*self._command, *options), environment_with_package(given), Path.cwd(), job.log, error
+        )
         self._supervisor.start(spec)
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:

@@ -66,13 +66,13 @@ def build(
     network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, leader_prefix=leader_prefix)
     # With local steps, workers update the matrices, and hold each of them as a whole. So the servers may cut matrices.
-    on_servers = replace(start, matrices=()) if config.mode_kind.synchrony.takes_local_steps else start
+    on_servers = replace(start, matrices=()) if config.chosen_mode.synchrony.takes_local_steps else start
     arrangement = arrangement_of(network, len(devices), on_servers.matrices) if network.tables else None
     store = make_store(config, dataset, network, devices, on_servers.split(len(devices)), arrangement)
     step = TrainStep(
         config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
     )
-    compute = config.mode_kind.worker_step(step, config, start, network.keep)
+    compute = config.chosen_mode.worker_step(step, config, start, network.keep)
     if not isinstance(compute, Compute):  # the user may have written the mode
         raise UserError(
             f"mode '{config.mode.name}': its worker_step returned {type(compute).__name__}: return the TrainStep, or another "
@@ -175,6 +175,6 @@ def make_store(
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
-        shard_class=config.mode_kind.shard, arrangement=arrangement,
+        shard_class=config.chosen_mode.shard, arrangement=arrangement,
         layout=[*network.all_weights.lines, *network.statistics.lines], snapshot_lock=snapshot_lock,
     )  # fmt: skip

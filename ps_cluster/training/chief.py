@@ -51,7 +51,7 @@ def train(job: TrainingJob, build: Build = build) -> None:
     config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
     start = SessionStart(job, build=build)
     start.begin(resume=job.resume)
-    if not config.mode_kind.has_parameter_servers:
+    if not config.chosen_mode.has_parameter_servers:
         session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)
         Chief(config, session, LocalDispatcher()).run(drain)
         session.end(stopped=drain.is_set())
@@ -179,7 +179,7 @@ class Chief:
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
-        self._work = config.mode_kind.step_source(config, self._progress, session.graphs, self._schedule)
+        self._work = config.chosen_mode.step_source(config, self._progress, session.graphs, self._schedule)
         self._handed_out = self._work.hand_out()
         self._lost_after_s = lost_after_s
         self._upkeep = BackgroundPoller()
@@ -235,7 +235,7 @@ class Chief:
     def _keep_up(self, phase: Phase, handed_out: int) -> None:
         # At the end of training, the tick reports at least the grace period as passed, so that a round that waits for
         # late gradients ends at once.
-        least_s = self._config.mode_kind.grace_seconds(self._config) if phase == "draining" else 0.0
+        least_s = self._config.chosen_mode.grace_seconds(self._config) if phase == "draining" else 0.0
         present = None if self._present is None else self._present()
         self._tick(handed_out, present, least_s)
         self._session.keep_up(phase)
@@ -287,7 +287,7 @@ class Chief:
         if self._end_told and not self._work.ends:
             self._tick(NO_END, None if self._present is None else self._present())
         unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long check, the chief does not see new updates
-        ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
+        ahead = self._work.updates_in_two_dispatches + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
             if not next(self._handed_out, False):
                 return  # the ledger has no room

@@ -71,7 +71,7 @@ class TaskAdmission:
 def connect(
     cluster: Mapping[str, list[str]],
     leading: LeaderStart = LeaderStart(),
-    why_refused: Callable[[Task], str | None] = lambda task: None,
+    reason_to_refuse: Callable[[Task], str | None] = lambda task: None,
 ) -> tuple[Coordinator, Membership]:
     """Connect to the parameter servers and the available workers. Create variables and Keras objects only afterwards.
 
@@ -79,7 +79,7 @@ def connect(
     limits the wait.
 
     Args:
-      why_refused: returns why a task can't take part; None if it can.
+      reason_to_refuse: returns why a task can't take part; None if it can.
 
     Raises:
       UserError: one of the tasks can't take part.
@@ -94,20 +94,22 @@ def connect(
     strategy = PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
     lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher ends silent tasks
     membership = Membership(
-        dict(enumerate(cluster[WORKER])), present, why_refused, keep_s=keep_s, lost_after_s=lost_after_s
+        dict(enumerate(cluster[WORKER])), present, reason_to_refuse, keep_s=keep_s, lost_after_s=lost_after_s
     )
-    check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, why_refused)
+    check_all_admitted(
+        [*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, reason_to_refuse
+    )
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     replace_failure_handler(membership, coordinator)
     return coordinator, membership
 
 
-def check_all(
-    tasks: Sequence[Task], cluster: Mapping[str, list[str]], why_refused: Callable[[Task], str | None]
+def check_all_admitted(
+    tasks: Sequence[Task], cluster: Mapping[str, list[str]], reason_to_refuse: Callable[[Task], str | None]
 ) -> None:
     """Raise UserError, with the task's address and the reason, if one of these tasks can't take part."""
     for task in tasks:
-        if reason := why_refused(task):
+        if reason := reason_to_refuse(task):
             raise UserError(f"{task} ({cluster[task.type][task.index]}) can't take part: {reason}")
 
 

@@ -15,7 +15,7 @@ from ps_cluster.runs.result_rows import KeyedUse
 AGAIN_AT = 10  # a table gets another line once it has evicted this many times as many rows as at its last line
 
 
-class KeyedLines:
+class TableOccupancy:
     """Reads from the arrays of a checkpoint how full the tables of `DynamicEmbedding` layers are.
 
     Attributes:

@@ -30,10 +30,10 @@ def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple
 
     With local steps, these are the updates of a worker's local weights.
     """
-    return number_in_lockstep(config, batch), total_batches // config.steps_per_update
+    return batch_of_worker(config, batch), total_batches // config.steps_per_update
 
 
-def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
+def batch_of_worker(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
     """Return the number of a batch among the batches of its worker, int64 [], counted from 0.
 
     This number is known only in modes with rounds: there each worker has one step in every update, and a step may have
@@ -65,7 +65,7 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
     return lambda steps: rates(tf.constant(steps, tf.int64)).numpy()
 
 
-def text_of_rules(config: RunConfig, total_steps: int) -> str:
+def ledger_settings_text(config: RunConfig, total_steps: int) -> str:
     """Return the settings that determine the learning rates and the numbers of examples in the ledger's rows.
 
     The bound on the staleness in these rows is included, too. The settings are returned as one text, so that the
@@ -75,7 +75,7 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
     shape = total_steps, sorted({*config.examples_of_rows}), config.steps_per_update
-    return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])
+    return json.dumps([*settings, *shape, config.chosen_mode.most_staleness(config)])
 
 
 def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates: int) -> tf.Tensor:

@@ -39,7 +39,7 @@ class Membership:
     """
 
     def __init__(
-        self, addresses: Mapping[int, str], present: Iterable[int], why_refused: Callable[[Task], str | None],
+        self, addresses: Mapping[int, str], present: Iterable[int], reason_to_refuse: Callable[[Task], str | None],
         *, keep_s: int | None = None, lost_after_s: float = math.inf,
         reach: Callable[[Mapping[int, str]], set[int]] = working,
         disconnect: Callable[[str], None] = connections.cut, notify: Notify = log_line,
@@ -49,7 +49,7 @@ class Membership:
 
         Args:
           addresses: index → host:port of all workers that may ever take part.
-          why_refused: returns why a new worker can't take part; None if it can.
+          reason_to_refuse: returns why a new worker can't take part; None if it can.
           keep_s: how many seconds servers keep this process's resources after its last sign of life; None for
             TensorFlow's default.
           lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
@@ -59,7 +59,7 @@ class Membership:
         self.present = frozenset(present)
         self._connected = set(present)  # may also have a worker that is not admitted yet
         self._addresses = dict(addresses)
-        self._why_refused = why_refused
+        self._why_refused = reason_to_refuse
         self._reach = reach
         self._keep_s = keep_s
         self._disconnect = disconnect

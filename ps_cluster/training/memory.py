@@ -79,9 +79,9 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
       activations: the bytes of all floats of a forward pass of a batch.
     """
     # The number of whole networks that are computed at the same time.
-    whole = 1 if config.mode_kind.shares_steps else config.most_workers
+    whole = 1 if config.chosen_mode.shares_steps else config.most_workers
     copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
-    if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
+    if config.chosen_mode.has_parameter_servers or config.chosen_mode.shares_steps:
         copies += SERVER_COPIES  # all shards together hold the weights once
     if config.cluster.evaluator:
         copies += EVALUATOR_COPIES
@@ -106,7 +106,7 @@ def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
 
 def bytes_on_servers(config: RunConfig, numbers: int) -> int:
     """Return the bytes that tables with `numbers` weights take on all parameter servers together."""
-    slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
+    slots = len(RULES[config.optimizer.rule].update.slot_names) + config.chosen_mode.averages
     return round(SERVER_TABLE_COPIES * (1 + slots) * 4 * numbers)
 
 
@@ -177,7 +177,7 @@ def kept_for_workers(config: RunConfig) -> int:
     The mode and the staleness method may need such vectors for each worker. If pulls get older versions of the weights,
     to emulate more workers, the shards also keep these versions.
     """
-    kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
+    kind, method, delay = *_kinds(config), config.chosen_mode.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
     return of_mode + of_method + (delay + 1 if delay > 0 else 0)
@@ -191,16 +191,16 @@ def kept_by_worker(config: RunConfig) -> int:
     writes the state to files, and the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not
     count, because a new leader frees them before it creates new variables.
     """
-    left_out = under_way = int(config.loses_of_pushes)
-    if not config.mode_kind.synchrony.takes_local_steps:
+    left_out = under_way = int(config.compresses_pushes)
+    if not config.chosen_mode.synchrony.takes_local_steps:
         return left_out + under_way
     in_files = left_out + len(RULES[config.optimizer.rule].update.slot_names)
-    return 3 * in_files + under_way + config.mode_kind.worker_vectors(config)
+    return 3 * in_files + under_way + config.chosen_mode.worker_vectors(config)
 
 
 def _kinds(config: RunConfig) -> tuple[Capabilities, Capabilities]:
     """Return the capabilities of the mode's shards, and those of the staleness method."""
-    return config.mode_kind.shard.capabilities, METHODS[config.staleness.method].correction.capabilities
+    return config.chosen_mode.shard.capabilities, METHODS[config.staleness.method].correction.capabilities
 
 
 def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
@@ -219,7 +219,7 @@ def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     weights = network.weights.length  # without tables, whose rows are never sent all at once
     # Snapshots are sent in float32, and the keys of rows in int64.
     largest = max(-(-weights // config.shards) * 4 * rows, -(-network.tables.keyed_size // config.shards) * 8)
-    if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
+    if config.chosen_mode.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)
         raise UserError(
             f"cluster.parameter_servers: got {config.shards}: the network has {weights:,} weights"

@@ -11,10 +11,10 @@ from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block, balanced
 from ps_cluster.training.devices import CPU, accelerator_of, device_name, task_name
-from ps_cluster.training.modes.layers import LayerPlace
+from ps_cluster.training.modes.layers import PlacementEntry
 
 
-def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers: int) -> list[int]:
+def first_blocks(blocks: Sequence[Block], places: Sequence[PlacementEntry], workers: int) -> list[int]:
     """Return the number of each worker's first block. A block is a group of layers that can't be cut apart.
 
     Args:
@@ -41,7 +41,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
     return [firsts[worker] for worker in range(workers)]
 
 
-def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[int, int]:
+def _asked_for(blocks: Sequence[Block], places: Sequence[PlacementEntry]) -> dict[int, int]:
     """Return each worker's first block by the user's `places`: worker → number of the block. Worker 0 has block 0."""
     number = {layer: index for index, block in enumerate(blocks) for layer in block.layers}
     workers: dict[int, int] = {}

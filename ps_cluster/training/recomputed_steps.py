@@ -145,7 +145,7 @@ class RecomputedSteps:
 
     def _of_batch(self, batch: int, worker: int, weights: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
         """Return the gradient and the fresh statistics of a batch. `batch`: its number among all batches of the run."""
-        parts = self._examples(batch, worker).split(self._config.mode_kind.micro_batches(self._config))
+        parts = self._examples(batch, worker).split(self._config.chosen_mode.micro_batches(self._config))
         found = [
             self._of_examples(examples, weights, statistics, draws=batch * len(parts) + number)
             for number, examples in enumerate(parts)
@@ -191,7 +191,7 @@ class RecomputedSteps:
         if head not in (ClassificationHead, MultiLabelHead, RegressionHead, NextByteHead):
             # A loss of compile() has no second implementation to compare with, so the worker's one is used here.
             return self._head.loss(targets, outputs, None if weights is None else tf.constant(weights))
-        targets = self._head.of_prediction.scaled(targets)
+        targets = self._head.prediction_head.scaled(targets)
         if head is ClassificationHead:
             loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
             return loss(tf.one_hot(targets, outputs.shape[-1]), outputs, weights)

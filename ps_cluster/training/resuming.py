@@ -81,7 +81,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
                 f"same steps, so a cluster with {shards} can't continue from it"
             )
 
-    return checkpoints.load_to_go_on(run_dir.states, notify, check)
+    return checkpoints.load_to_resume(run_dir.states, notify, check)
 
 
 def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
@@ -189,7 +189,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
             for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
         },
         "number of batches in a step": config.batches_per_step,
-        "whether a step may have fewer batches": config.mode_kind.takes_fewer_batches(config),
+        "whether a step may have fewer batches": config.chosen_mode.takes_fewer_batches(config),
         "training.batch_size_per_worker": training.batch_size_per_worker,
         "training.seed": training.seed,
         "training.sample": training.sample,
@@ -202,7 +202,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "gradients of an update": config.gradients_per_update,
         "most gradients of an update": config.most_gradients_per_update,
         # In these cases each worker holds a part of the weights, or of the data.
-        **({"cluster.workers": config.cluster.workers} if config.mode_kind.shares_steps or shards else {}),
+        **({"cluster.workers": config.cluster.workers} if config.chosen_mode.shares_steps or shards else {}),
     }
 
 

@@ -93,7 +93,7 @@ class RunProgress:
         self._config = config
         self.total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
-        self._joiner = ShardJoiner(config.shards, shared=config.mode_kind.shares_steps)
+        self._joiner = ShardJoiner(config.shards, shared=config.chosen_mode.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
         self._handing_out = threading.Lock()  # the chief hands out steps in one thread and reads the ledger in another
@@ -198,7 +198,7 @@ class RunProgress:
             self._count_rows(joined)
         if self._steps_per_update > 1:  # once a round is over, the late steps of backup workers are never accepted
             self._applied_steps.close_below(self.applied * self._steps_per_update)
-        for of_shard in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
+        for of_shard in ledgers.rows[1:] if self._config.chosen_mode.shares_steps else ():
             self._tally.add_work(of_shard)  # the joined row names only the worker of the first shard
         now = self.clock.monotonic
         self._recent.append(_Totals(now, self.applied, self.examples))
@@ -393,7 +393,7 @@ class RunProgress:
           outcome: None stands for "completed" if all updates are applied, and otherwise for "stopped".
         """
         times, applied = self.clock.times, self.applied
-        backups = self._config.mode_kind.late_workers(self._config)
+        backups = self._config.chosen_mode.late_workers(self._config)
         return TrainingResult(
             outcome=outcome or ("completed" if self.completed else "stopped"),
             bad_losses=self._tally.bad_losses,

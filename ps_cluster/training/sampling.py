@@ -59,7 +59,7 @@ class UpdateSampler:
         self._store, self._run_dir, self._progress, self._term = store, run_dir, progress, term
         self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
         self._fewest = config.gradients_per_update
-        self._one_worker_each = not config.mode_kind.averages and not config.mode_kind.shares_steps
+        self._one_worker_each = not config.chosen_mode.averages and not config.chosen_mode.shares_steps
         self._free = list(range(store.sample_buffers))
         self._reservations: list[_Reservation] = []
         # Worker → the number of its updates that were sampled in this session.

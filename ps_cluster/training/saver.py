@@ -22,7 +22,7 @@ from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import COUNTERS, WEIGHTS, CheckpointMeta, FullState
 from ps_cluster.runs.dataset_rows import Kind
-from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
+from ps_cluster.runs.journal import CountedWork, JournalNotWritten, stretch_of
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_aligned, newest_aligned
@@ -56,9 +56,9 @@ SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
 AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried again after the disk has refused it
 
 
-def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
+def workers_at_start(config: RunConfig, before: Sequence[CountedWork]) -> int:
     """Return the number of workers with which the training began. `before`: the parts that earlier leaders trained."""
-    return before[0].workers if before else config.mode_kind.emulated_workers(config)
+    return before[0].workers if before else config.chosen_mode.emulated_workers(config)
 
 
 class Saver:
@@ -75,7 +75,7 @@ class Saver:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: Kind, ledger_reader: LedgerReader,
         progress: RunProgress, *, data: dict[str, str] | None = None, network: list[str] | None = None, term: int = 0,
-        before: Sequence[LeaderStretch] = (),
+        before: Sequence[CountedWork] = (),
         rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[Line]] = lambda arrays: (),
         saving: Callable[[], None] = lambda: None, notify: Notify = log_line,
         clock: Callable[[], float] = time.monotonic,
@@ -87,7 +87,7 @@ class Saver:
           network: the path and shape of each variable. Neither `data` nor `network` may change when training continues.
           term: this leader's term number.
           before: the parts that earlier leaders trained, in order.
-          rules: the settings that determine the values in this leader's ledger rows (`learning_rate.text_of_rules`).
+          rules: the settings that determine the values in this leader's ledger rows (`learning_rate.ledger_settings_text`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
         """
@@ -307,7 +307,7 @@ class Saver:
             self._ledger_reader.pieces,
             term=self._term,
             step=step,
-            workers=begun_with(self._config, self._before),
+            workers=workers_at_start(self._config, self._before),
             rules=self._rules,
             problem=self.problem,
         )

@@ -23,14 +23,14 @@ from ps_cluster.system.limits import room
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.keyed_lines import KeyedLines
-from ps_cluster.training.learning_rate import expected_rates, text_of_rules
+from ps_cluster.training.keyed_lines import TableOccupancy
+from ps_cluster.training.learning_rate import expected_rates, ledger_settings_text
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
-from ps_cluster.training.saver import Saver, begun_with, check_disk
+from ps_cluster.training.saver import Saver, check_disk, workers_at_start
 from ps_cluster.training.step import Compute
 from ps_cluster.training.step_source import DispatchGraphs
 
@@ -140,7 +140,7 @@ class Session:
         """Open the journals (the ledgers' copies on disk). Remove states newer than the one to continue from."""
         self.store = store
         self.compute = compute
-        mode, config = start.config.mode_kind, start.config
+        mode, config = start.config.chosen_mode, start.config
         self.graphs = DispatchGraphs(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
         self.progress = start.progress
         self.leads = start.leads
@@ -154,17 +154,17 @@ class Session:
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
-                checkpoints.remove_given_up(directory, start.resumed, self._term)
+                checkpoints.remove_abandoned(directory, start.resumed, self._term)
         self._sampler = UpdateSampler(self._config, self._run_dir, store, self.progress, self._term)
         on_rows = self._sampler.poll if self.leads else lambda rows: None
         self._ledger_reader = LedgerReader(
             store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows
         )
-        self._keyed_lines = KeyedLines(store.keyed_forms)
+        self._keyed_lines = TableOccupancy(store.keyed_tables)
         self.saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             data=facts_of_data(start.dataset), network=store.layout,
-            term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
+            term=self._term, before=self._before, rules=ledger_settings_text(self._config, self._total_steps),
             lines_of=self._keyed_lines.of, saving=self._reporter.saving,
         )  # fmt: skip
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
@@ -244,15 +244,17 @@ class Session:
         journals = [[*history, piece] for history, piece in zip(before, pieces)]
         expected = ExpectedRows(
             examples=config.examples_of_rows,
-            examples_unit=config.training.batch_size_per_worker if config.mode_kind.takes_fewer_batches(config) else 0,
-            most_staleness=config.mode_kind.most_staleness(config),
+            examples_unit=config.training.batch_size_per_worker
+            if config.chosen_mode.takes_fewer_batches(config)
+            else 0,
+            most_staleness=config.chosen_mode.most_staleness(config),
             rates=expected_rates(config, self._total_steps),
             ids_checksums=RecomputedBatches(config, self._train_examples).checksums,
             examples_in_all=self.progress.examples,
             highest_rate=config.optimizer.learning_rate,
-            holds_from=[self._rows_by_other_rules(history) for history in before],
+            first_rows=[self._rows_by_other_rules(history) for history in before],
             checks_factors=True,
-            begun_with=begun_with(config, self._before) if config.mode_kind.lowers_rate else None,
+            workers_at_start=workers_at_start(config, self._before) if config.chosen_mode.lowers_rate else None,
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
@@ -278,7 +280,7 @@ class Session:
         ]
         try:
             ledger_csv.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.mode_kind.has_parameter_servers:  # the file describes critical sections of parameter servers
+            if config.chosen_mode.has_parameter_servers:  # the file describes critical sections of parameter servers
                 ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             log_line(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
@@ -287,15 +289,15 @@ class Session:
             proof=verdict(found.shards, [*noted, *found.problems]),
             duplicated=found.duplicated,
             keyed=self._keyed_lines.uses,
-            parameter_servers=servers if config.mode_kind.has_parameter_servers else (),
+            parameter_servers=servers if config.chosen_mode.has_parameter_servers else (),
         )
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
         """Return the number of rows up to and including the last row of a leader whose rules differ from this leader's.
 
-        For the rules, see `text_of_rules`. If no rules differ, return 0.
+        For the rules, see `ledger_settings_text`. If no rules differ, return 0.
         """
-        rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
+        rules, rows, other = ledger_settings_text(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows
             other = other if leader.rules == rules else rows

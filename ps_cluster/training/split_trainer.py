@@ -35,7 +35,7 @@ from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
-from ps_cluster.training.connecting import TaskAdmission, check_all, tell_end
+from ps_cluster.training.connecting import TaskAdmission, check_all_admitted, tell_end
 from ps_cluster.training.devices import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings
@@ -63,7 +63,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     spec = tf.train.ClusterSpec(cluster)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=job.index, protocol="grpc")
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
-    check_all(workers, cluster, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset)))
+    check_all_admitted(workers, cluster, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset)))
     # Variables are created on processors, because soft placement applies only to graphs.
     holders = [device_name(Task(WORKER, worker)) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)

@@ -16,12 +16,12 @@ from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.optimizer_rules import RuleSettings
-from ps_cluster.config.samples import Sample, Stretch, WholeNumber, WorkerParts
+from ps_cluster.config.samples import ConsecutiveExamples, IntOrTensor, Sample, WorkerParts
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.devices import on_device
-from ps_cluster.training.learning_rate import learning_rate, number_in_lockstep, progress, updates_at
+from ps_cluster.training.learning_rate import batch_of_worker, learning_rate, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
     from ps_cluster.data.batches import Batch
@@ -208,11 +208,11 @@ class TrainStep(Compute):
             read.
         """
         from ps_cluster.data.augment import resized
-        from ps_cluster.data.batches import as_batch
+        from ps_cluster.data.batches import split_fields
         from ps_cluster.data.text_rows import network_inputs
 
         drawn = self._drawn(batch)
-        rows = as_batch(packed or self.packed(drawn), self._spec)
+        rows = split_fields(packed or self.packed(drawn), self._spec)
         targets, varied = self._head.targets(rows.target), rows.inputs
         if self._augment is not None:
             varied = self._augment(varied, drawn, self._spec, self._config.data)
@@ -236,17 +236,17 @@ class TrainStep(Compute):
             number=number,
         )
 
-    def _part(self, batch: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
+    def _part(self, batch: tf.Tensor) -> tuple[Sample | ConsecutiveExamples | None, tf.Tensor | None]:
         """Return the part of the examples from which this process draws, and the batch's number in it: see `batch_of`."""
         sample = self._config.sample
         if not isinstance(sample, WorkerParts):
             return sample, None
 
-        def take(numbers: Sequence[int], index: WholeNumber) -> tf.Tensor:
+        def take(numbers: Sequence[int], index: IntOrTensor) -> tf.Tensor:
             return tf.constant(numbers, tf.int64)[index]
 
         mine = sample.part(WorkerIdentity.read().worker, self._config.cluster.workers, take)
-        return mine, number_in_lockstep(self._config, batch)
+        return mine, batch_of_worker(self._config, batch)
 
     def learning_rate(self, batch: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the batch's update. All steps of an update have the same rate."""

@@ -78,7 +78,7 @@ class StepSource(ABC):
         return None
 
     @property
-    def two_dispatches_each(self) -> float:
+    def updates_in_two_dispatches(self) -> float:
         """The number of updates in two dispatches per worker: one dispatch is under way, and the other waits."""
         steps = 2 * self.workers * self._size(self._steps_per_second, left=math.inf)
         return steps / self._config.steps_per_update

@@ -19,7 +19,7 @@ def reason_against_rows(config: RunConfig) -> str | None:
 
 def check_keyed(config: RunConfig, tables: Tables) -> None:
     """Raise UserError if the network has a `DynamicEmbedding`, but the mode averages the gradients of workers."""
-    if tables.keyed and config.mode_kind.averages:
+    if tables.keyed and config.chosen_mode.averages:
         raise UserError(
             f"mode.name: got '{config.mode.name}': an update of the DynamicEmbedding "
             f"'{next(iter(tables.keyed.values())).name}' can't be the mean of several gradients: take async, bounded or single"
@@ -27,7 +27,7 @@ def check_keyed(config: RunConfig, tables: Tables) -> None:
 
 
 def _reasons(config: RunConfig) -> Iterator[str]:
-    mode, optimizer = config.mode_kind, config.optimizer
+    mode, optimizer = config.chosen_mode, config.optimizer
     if not mode.has_tables or mode.shard.change is not ParameterShard.change:
         yield f"mode.name is {mode.name}, which exchanges or changes all weights"
     if not RULES[optimizer.rule].row_update:

@@ -109,9 +109,9 @@ class TimedComputation:
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute, self._store = compute, store
         self._feedback: ErrorFeedback | None = None  # None: pushes lose nothing
-        if config.loses_of_pushes:
+        if config.compresses_pushes:
             # The files are written after each push, so only modes with infrequent pushes have them.
-            files = residual_files(0) if config.mode_kind.synchrony.takes_local_steps else ()
+            files = residual_files(0) if config.chosen_mode.synchrony.takes_local_steps else ()
             lengths, name = [part.length for part in store.shards], f"{store.leader_prefix}/left-out"
             self._feedback = ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
         self._slow_down = SlowDown(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ps_cluster
-from ps_cluster.data.packed import write_form
+from ps_cluster.data.packed import write_description
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import refusal
@@ -80,7 +80,7 @@ def test_a_folder_without_a_finished_run_is_refused_in_one_line(root, spoil, tol
 def test_a_model_whose_file_is_damaged_is_told_in_one_line(root, tmp_path):
     images, labels = random_images(20, seed=1)
     dataset = pack_images(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
-    write_form(RunDir(root).examples, dataset)
+    write_description(RunDir(root).examples, dataset)
     file = RunDir(root).best_model
     file.parent.mkdir()
     file.write_bytes(b"PK no archive")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.cli.command_line import OneValue
+from ps_cluster.cli.command_line import SingleValueOption
 from ps_cluster.cli.main import main
 from ps_cluster.cli.value_types import Number, OutputPath, Whole
 from ps_cluster.config import build_config
@@ -270,7 +270,7 @@ def test_every_option_takes_one_value_or_all_that_are_given():
         for name, parameter in PARAMETERS
         if isinstance(parameter, click.Option) and not parameter.is_eager  # --help and the like take no value
     ]
-    assert [where for *where, kind in options if kind is not OneValue] == []
+    assert [where for *where, kind in options if kind is not SingleValueOption] == []
 
 
 def test_an_option_that_is_given_twice_with_one_value_is_no_mistake(bad_folder, monkeypatch):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.config.samples import parse_sample
-from ps_cluster.data.batches import as_batch, batch_of, map_rows, packed_examples, splitmix64
+from ps_cluster.data.batches import batch_of, map_rows, packed_examples, split_fields, splitmix64
 from tests.bad_files.damage import peak_of_memory
 
 
@@ -135,8 +135,8 @@ def test_a_batch_has_its_weights_beside_inputs_and_target(tmp_path, monkeypatch)
     spec = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("uint8", ()), weight=ArrayField("float32", ()))
     batch = batch_of(tf.constant(0, tf.int64), batch_size=4, examples=4, seed=0)
     packed = packed_examples(batch, spec, 4)
-    rows = as_batch(packed, spec)
+    rows = split_fields(packed, spec)
     np.testing.assert_array_equal(rows.weight, batch.ids.numpy() ** 2)
     np.testing.assert_array_equal(rows.target, batch.ids)
     plain = replace(spec, weight=None)
-    assert list(rows.inputs) == ["x"] and as_batch(packed_examples(batch, plain, 4), plain).weight is None
+    assert list(rows.inputs) == ["x"] and split_fields(packed_examples(batch, plain, 4), plain).weight is None

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.samples import OF_WORKER, Sample, Stretch
-from ps_cluster.data.batches import batch_of, checksum_of, joined_checksum
+from ps_cluster.config.samples import OF_WORKER, ConsecutiveExamples, Sample
+from ps_cluster.data.batches import append_to_checksum, batch_of, checksum_of
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from tests.helpers.ledgers import rows_of
 
@@ -36,7 +36,10 @@ def test_the_ids_and_epochs_of_each_step_equal_those_of_the_graph(seed, sample):
     ("text", "samples"),
     [
         (OF_WORKER, [Sample(index=worker, of=3) for worker in range(3)]),
-        ("rows:100,300,1003", [Stretch(0, 100), Stretch(100, 200), Stretch(300, 703)]),
+        (
+            "rows:100,300,1003",
+            [ConsecutiveExamples(0, 100), ConsecutiveExamples(100, 200), ConsecutiveExamples(300, 703)],
+        ),
     ],
 )
 def test_where_each_worker_has_its_own_part_the_ids_are_those_of_its_own_batches(text, samples):
@@ -57,7 +60,7 @@ def test_the_checksum_of_a_row_is_that_of_the_batches_of_its_step():
         expected = tf.constant(0, tf.int64)
         for batch in range(9 * 3, 9 * 3 + batches):
             ids = batch_of(tf.constant(batch, tf.int64), batch_size=BATCH, examples=EXAMPLES, seed=0).ids
-            expected = joined_checksum(expected, checksum_of(ids))
+            expected = append_to_checksum(expected, checksum_of(ids))
         assert recomputed.checksums(rows_of([9], examples=batches * BATCH)).tolist() == [int(expected)]
 
 

@@ -64,7 +64,7 @@ def test_classes_meet_without_a_gap_and_the_larger_weight_is_the_label():
     half = np.float32(0.5)
     assert np.allclose(blend(labels, others, half), blend(others, labels, half), atol=1e-6)
     apart = np.abs(
-        blend(labels, others, synthetic.LEAST_OF_ANOTHER) - blend(others, labels, synthetic.LEAST_OF_ANOTHER)
+        blend(labels, others, synthetic.MIN_OTHER_WEIGHT) - blend(others, labels, synthetic.MIN_OTHER_WEIGHT)
     )
     assert apart[labels != others].mean(axis=(1, 2)).min() > 0.01
     assert (blend(labels, others, 0.0) == synthetic.distance_outside(labels, u, v)).all()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ps_cluster.installation import to_install
+from ps_cluster.installation import install_command
 from ps_cluster.process_variables import LAUNCHER_PID
 from tests.helpers.bad_input import PROJECT
 from tests.helpers.own_data import packed, refused
@@ -47,7 +47,7 @@ def test_without_the_library_the_way_to_install_it_is_told(tmp_path):
     (tmp_path / "a").mkdir()
     for name in ("dataset_info.json", "features.json"):
         (tmp_path / "a" / name).write_text("{}")
-    assert f"which is not installed: {to_install('tfds')}" in refused(tmp_path / "a")
+    assert f"which is not installed: {install_command('tfds')}" in refused(tmp_path / "a")
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs the extra tfds: pip install tensorflow-datasets")

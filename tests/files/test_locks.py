@@ -164,16 +164,16 @@ def test_short_work_on_one_file_is_done_in_turn_and_not_held_up_by_who_stands_st
     done = []
 
     def work():
-        with locks.in_turn(tmp_path / "lock"):
+        with locks.briefly_locked(tmp_path / "lock"):
             done.append("second")
 
-    with locks.in_turn(tmp_path / "lock"):
+    with locks.briefly_locked(tmp_path / "lock"):
         second = threading.Thread(target=work)
         second.start()
         second.join(0.2)
         done.append("first")
     second.join(5)
-    with locks.in_turn(tmp_path / "lock"), locks.in_turn(tmp_path / "lock", within_s=0.1):
+    with locks.briefly_locked(tmp_path / "lock"), locks.briefly_locked(tmp_path / "lock", within_s=0.1):
         done.append("went on")
     assert done == ["first", "second", "went on"]
 
@@ -216,7 +216,7 @@ def test_another_user_can_not_lock_what_is_ours_not_even_by_reading(common):  # 
     folder = common / "held"
     with hold(folder), locks.sharing_new(common / "shared"):
         locks.share(common / "alive")
-        with locks.in_turn(common / "turn"), as_user(SOMEBODY):
+        with locks.briefly_locked(common / "turn"), as_user(SOMEBODY):
             for file in (folder / locks.LOCK, common / "shared", common / "alive", common / "turn"):
                 with pytest.raises(PermissionError):
                     os.close(os.open(next(file.iterdir()) if file.is_dir() else file, os.O_RDONLY))

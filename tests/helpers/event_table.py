@@ -100,7 +100,7 @@ class ScriptedRun:
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.cluster.types,
+            self._config.chosen_mode.cluster.types,
             self._config.most_workers,
             self._ps,
             evaluator=self._evaluator,

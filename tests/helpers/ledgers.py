@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
-from ps_cluster.runs.journal import Journal, LeaderStretch, Piece
+from ps_cluster.runs.journal import CountedWork, Journal, Piece
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, ROW, WHOLE
 from ps_cluster.runs.rows import MOST_INDEX
 
@@ -49,5 +49,5 @@ def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
 def state(step: int, arrays: Mapping[str, np.ndarray], meta: CheckpointMeta) -> Checkpoint:
     """Return a state which says that the rows of its shards are in the journals of leader 0."""
     accepted = arrays["counts"][:, COUNTS.index("accepted")].tolist() if "counts" in arrays else [0]
-    own = LeaderStretch(step=step, rows=accepted, checksums=[0] * len(accepted))
+    own = CountedWork(step=step, rows=accepted, checksums=[0] * len(accepted))
     return Checkpoint(step, arrays, meta.model_copy(update={"leaders": [own]}))

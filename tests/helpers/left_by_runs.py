@@ -7,7 +7,7 @@ import numpy as np
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Contents
-from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
+from ps_cluster.data.packed import PackedDataset, write_description, write_pointer
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.runs.run_dir import RunDir
@@ -22,7 +22,7 @@ def leave_run(root: Path, dataset: PackedDataset, model: keras.Model, name: str 
     named = DATASETS.trust_name(name, Path.cwd())
     write_whole(run_dir.config, build_config(None, {"data.dataset": named, **settings}).to_yaml())
     write_pointer(run_dir.dataset, dataset)
-    write_form(run_dir.examples, dataset)
+    write_description(run_dir.examples, dataset)
     run_dir.best.mkdir()
     model.save(run_dir.best_model)
     return run_dir

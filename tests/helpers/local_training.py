@@ -111,7 +111,7 @@ def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
 
 
 def _train_in_workspace(config, run_dir, dataset, accelerator):
-    mode = config.mode_kind
+    mode = config.chosen_mode
     job = TrainingJob(config, run_dir, dataset, leading=LeaderStart(term=1))
     of_data = partial(build, accelerator_of=lambda config: accelerator)
     start = SessionStart(job, build=partial(split_trainer.build, mode, None) if mode.shares_steps else of_data)

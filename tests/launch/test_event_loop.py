@@ -89,7 +89,7 @@ class Machine:
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
         ports, config = itertools.count(4000), self._config
-        types, absent = config.mode_kind.cluster.types, frozenset(range(config.training_workers, config.most_workers))
+        types, absent = config.chosen_mode.cluster.types, frozenset(range(config.training_workers, config.most_workers))
         self.topology = ClusterTopology.local(
             types, config.most_workers, 1, evaluator=False, absent=absent, pick_port=lambda: next(ports)
         )

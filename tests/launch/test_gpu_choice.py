@@ -52,8 +52,8 @@ def test_in_each_mode_those_who_compute_gradients_get_the_gpus_in_turn_and_no_ot
     visible = visible_of_tasks(tmp_path, config_of(mode))
     trainer = MODES[mode].trainer_type
     trains = {task: gpu for task, gpu in visible.items() if task[0] == trainer}
-    in_turn = ["2"] if trainer == "chief" else ["2", "5", "2"]
-    assert trains == {(trainer, index): gpu for index, gpu in enumerate(in_turn)}
+    briefly_locked = ["2"] if trainer == "chief" else ["2", "5", "2"]
+    assert trains == {(trainer, index): gpu for index, gpu in enumerate(briefly_locked)}
     assert set(visible.values()) - set(trains.values()) == {"-1"}, "the evaluator, and others if there are any"
 
 

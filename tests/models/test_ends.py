@@ -12,7 +12,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import IN_DEVIATIONS, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.compiled_heads import head_of
-from ps_cluster.models.saved import load_finished, predicting
+from ps_cluster.models.saved import load_unchanged, predicting
 from ps_cluster.models.user_networks import check_network
 from tests.helpers.exhaustive import mostly
 from tests.helpers.plain_keras import BATCH, RNG, UPDATES, differences
@@ -159,7 +159,7 @@ def test_a_loss_weighs_the_numbers_of_a_row_against_each_other_as_in_the_targets
     assert head.interpretation == IN_DEVIATIONS
     real, outputs = RNG.normal(means, deviations, (8, 3)), tf.constant(RNG.normal(size=(8, 3)), tf.float32)
     targets, half = head.targets(tf.constant(real)), outputs / 2
-    errors = [np.abs(head.of_prediction.prediction(one).numpy() - real) for one in (outputs, half)]
+    errors = [np.abs(head.prediction_head.prediction(one).numpy() - real) for one in (outputs, half)]
     first, second = (float(head.loss(targets, one)) for one in (outputs, half))
     expected = [np.mean(one**2 if loss == "mse" else one) for one in errors]
     assert first / second == pytest.approx(expected[0] / expected[1], rel=1e-4)
@@ -237,7 +237,7 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     assert head.interpretation == f"distinguished by one {said}"
     assert head.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
     both = np.concatenate([1 - shares, shares], 1)
-    of_two = head.of_prediction
+    of_two = head.prediction_head
     assert of_two.prediction(given).numpy() == pytest.approx(both, abs=1e-6)
     kept = head.kept(targets, given)
     assert kept["predicted"].numpy().tolist() == (shares[:, 0] > 0.5).astype(int).tolist()
@@ -252,9 +252,9 @@ def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_cla
     model = ending(end.from_config(end.get_config()), loss=loss)
     head, rows = head_of(TWO, model=model), RNG.normal(size=[9, 6]).astype(np.float32)
     head.finished(model).save("best.keras")
-    saved = load_finished(Path("best.keras"))
+    saved = load_unchanged(Path("best.keras"))
     assert saved(rows).numpy() == pytest.approx(model(rows).numpy(), abs=1e-6)
-    expected = head.of_prediction.prediction(model(rows)).numpy()
+    expected = head.prediction_head.prediction(model(rows)).numpy()
     assert predicting(saved, TWO)(rows).numpy() == pytest.approx(expected, abs=1e-6)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.compiled_heads import head_of
-from ps_cluster.models.objective_metrics import ObjectiveMetrics, scored_metrics
+from ps_cluster.models.objective_metrics import ObjectiveMetrics, metric_directions
 
 RNG = np.random.default_rng(7)
 N = 700  # more than one batch, and no multiple of it
@@ -154,7 +154,7 @@ def test_a_metric_that_compile_has_too_is_left_to_it():
     outputs = RNG.normal(size=(N, 2)).astype(np.float32)
     model = network(2, loss=keras.losses.BinaryCrossentropy(from_logits=True), metrics=metrics)
     assert found(spec, rows, outputs, model) == {}
-    modes = scored_metrics(head_of(spec, model=model), CompiledMetrics(model))
+    modes = metric_directions(head_of(spec, model=model), CompiledMetrics(model))
     assert modes == {"prc": "max", "accuracy": "max", "f1": None}
 
 

@@ -42,7 +42,7 @@ def nothing_is_trusted(monkeypatch):
     monkeypatch.delenv(TRUSTED_FILES, raising=False)
 
 
-def made_by(code):
+def origin_of(code):
     """Return the network of a snippet, as a user's file."""
     file = Path.cwd() / "my.py"
     file.write_text(code)
@@ -65,13 +65,13 @@ def forget_the_users_code():
 
 @pytest.mark.parametrize("code", [*SNIPPETS, TOY.read_text()])
 def test_each_network_of_the_page_and_the_class_that_it_links_to_train(code):
-    model = made_by(code)
+    model = origin_of(code)
     before, (after, _) = flatten(model.trainable_variables), Alone(model, SPEC, ROWS).step(0)
     assert np.isfinite(after).all() and (before != after).any()
 
 
 def test_a_saved_model_goes_on_from_its_weights_with_the_classes_of_named_code():
-    model = made_by(TOY.read_text())
+    model = origin_of(TOY.read_text())
     model.save("mine.keras")
     forget_the_users_code()
     name = NETWORKS.trust_name("mine.keras", Path.cwd())

@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config import user_code
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
-from ps_cluster.models.saved import in_float32, load_finished, predicting
+from ps_cluster.models.saved import in_float32, load_unchanged, predicting
 from ps_cluster.process_variables import TRUSTED_FILES
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
@@ -75,9 +75,9 @@ def test_a_model_of_another_user_is_loaded_only_by_who_names_it(common, monkeypa
     keras.Sequential([keras.Input([6]), LAYERS.Dense(3)]).save(file)
     os.chown(file, SOMEBODY_ELSE, SOMEBODY_ELSE)
     monkeypatch.setenv(TRUSTED_FILES, "")
-    load_finished(file)  # what it imports, another user may not be able to read
+    load_unchanged(file)  # what it imports, another user may not be able to read
     with as_user(SOMEBODY), pytest.raises(UserError, match=f"belongs to .*{SOMEBODY_ELSE}.*, or add --code '{file}'"):
-        load_finished(file)
+        load_unchanged(file)
     user_code.trust(file)
     with as_user(SOMEBODY):
-        assert len(load_finished(file).layers) == 1
+        assert len(load_unchanged(file).layers) == 1

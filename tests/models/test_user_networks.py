@@ -154,7 +154,7 @@ def test_a_multi_label_network_returns_probabilities_only_with_a_loss_that_takes
     head, probabilities = head_of(labels, model=check_network(ends, labels)), tf.constant([[0.4, 0.6, 0.1]])
     targets = head.targets(tf.constant([[0, 1, 1]]))
     assert float(head.metric(targets, probabilities)[0]) == pytest.approx(2 / 3)
-    assert head.of_prediction.prediction(probabilities).numpy() == pytest.approx(probabilities.numpy())
+    assert head.prediction_head.prediction(probabilities).numpy() == pytest.approx(probabilities.numpy())
 
 
 @pytest.mark.filterwarnings("ignore:(?s).*softmax over axis -1:UserWarning")

@@ -267,7 +267,7 @@ OF_MORE = {"worker": WORKERS, "rate_factor": FactorsOfRates(3).read(np.array(WOR
 
 def test_a_rate_that_was_lowered_as_the_workers_in_the_rows_demand(tmp_path):
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
-    assert not run.proof(expected=ExpectedRows(checks_factors=True, begun_with=3)).problems
+    assert not run.proof(expected=ExpectedRows(checks_factors=True, workers_at_start=3)).problems
     assert run.rows[0]["rate_factor"] == pytest.approx([1, 1, 1, 9 / 16, 9 / 25, 9 / 25])
 
 
@@ -277,7 +277,7 @@ def test_a_rate_that_is_never_lowered_holds_whatever_workers_take_part(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("begun_with", "row", "factor", "told"),
+    ("workers_at_start", "row", "factor", "told"),
     [
         (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but for the workers so far it must be 0.5625"),
         (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but for the workers so far it must be 1"),
@@ -291,9 +291,9 @@ def test_a_rate_that_is_never_lowered_holds_whatever_workers_take_part(tmp_path)
         "never lowered",
     ],
 )
-def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, begun_with, row, factor, told):
+def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, workers_at_start, row, factor, told):
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
     if factor is not None:
         run.rows[1]["rate_factor"][row] = factor
-    problems = run.proof(expected=ExpectedRows(checks_factors=True, begun_with=begun_with)).problems
+    problems = run.proof(expected=ExpectedRows(checks_factors=True, workers_at_start=workers_at_start)).problems
     assert any(f"shard 1: {told}" in problem for problem in problems)

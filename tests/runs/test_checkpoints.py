@@ -23,7 +23,7 @@ from ps_cluster.runs.checkpoints import (
     EndedMark,
     StatesUnreadable,
 )  # fmt: skip
-from ps_cluster.runs.journal import LeaderStretch
+from ps_cluster.runs.journal import CountedWork
 
 
 def checkpoint(step: int, size: int = 100) -> Checkpoint:
@@ -152,7 +152,7 @@ def test_a_state_that_the_system_refuses_to_read_is_asked_for_again_and_no_older
     newest, files = checkpoints.path_of(tmp_path, 2), sorted(tmp_path.iterdir())
     said, slept = [], []
     refusing(newest, code, times=2)
-    assert checkpoints.load_to_go_on([tmp_path], said.append, lambda found: None, slept.append).step == 2
+    assert checkpoints.load_to_resume([tmp_path], said.append, lambda found: None, slept.append).step == 2
     assert (
         slept == [0.5, 2.0]
         and len(said) == 2
@@ -161,7 +161,7 @@ def test_a_state_that_the_system_refuses_to_read_is_asked_for_again_and_no_older
     )
     refusing(newest, code, times=99)
     with pytest.raises(StatesUnreadable, match=f"{newest}.*{os.strerror(code)}.*All files are unchanged"):
-        checkpoints.load_to_go_on([tmp_path], said.append, lambda found: None, slept.append)
+        checkpoints.load_to_resume([tmp_path], said.append, lambda found: None, slept.append)
     assert sorted(tmp_path.iterdir()) == files
 
 
@@ -176,7 +176,7 @@ def test_a_folder_of_states_that_can_not_be_listed_is_not_an_empty_one(tmp_path,
         return given(folder)
 
     monkeypatch.setattr(checkpoints.os, "listdir", listed)
-    assert checkpoints.load_to_go_on([tmp_path], lambda line: None, lambda found: None, lambda s: None).step == 1
+    assert checkpoints.load_to_resume([tmp_path], lambda line: None, lambda found: None, lambda s: None).step == 1
 
 
 def test_newest_ones_are_kept_and_foreign_files_are_left_alone(tmp_path):
@@ -283,14 +283,14 @@ def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp
 def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones(tmp_path):
     for step in (5, 7, 9):
         checkpoints.path_of(tmp_path, step).write_bytes(b"not a checkpoint")
-    checkpoints.remove_given_up(tmp_path, checkpoint(7), 0)
+    checkpoints.remove_abandoned(tmp_path, checkpoint(7), 0)
     assert checkpoints.steps(tmp_path) == [5, 7]
-    checkpoints.remove_given_up(tmp_path / "nothing there", checkpoint(7), 0)
+    checkpoints.remove_abandoned(tmp_path / "nothing there", checkpoint(7), 0)
 
 
 def led(step: int, *leaders: tuple[int, int]) -> Checkpoint:
     """A state of `step`. `leaders`: term of each leader until now, and the step from which the next one went on."""
-    done = [LeaderStretch(term=term, step=last, rows=[last], checksums=[0]) for term, last in leaders]
+    done = [CountedWork(term=term, step=last, rows=[last], checksums=[0]) for term, last in leaders]
     return replace(checkpoint(step), meta=CheckpointMeta(leaders=done))
 
 

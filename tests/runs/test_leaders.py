@@ -93,7 +93,7 @@ class Leader:
         history = journal.history_of(run_dir, self.before, 0)
         self.journal = journal.Journal(run_dir.journal(0, self.term), history[-1].checksum if history else 0)
         if resumed:
-            checkpoints.remove_given_up(run_dir.checkpoints, resumed, self.term)
+            checkpoints.remove_abandoned(run_dir.checkpoints, resumed, self.term)
 
     def save(self, keep=2):
         self.journal.append(rows_of([self.step], version=self.step + 1))

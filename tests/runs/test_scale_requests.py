@@ -5,7 +5,7 @@ import pytest
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scale_requests import ANSWER_WITHIN_S, ScaleDesk, ask
+from ps_cluster.runs.scale_requests import ANSWER_WITHIN_S, ScaleRequestHandler, ask
 
 
 class Launcher:
@@ -13,7 +13,7 @@ class Launcher:
 
     def __init__(self, run_dir, *answers):
         self.notices, self.heard, self.now = [], [], 0.0
-        self.desk = ScaleDesk(run_dir, self.notices.append)
+        self.desk = ScaleRequestHandler(run_dir, self.notices.append)
         self._answers = list(answers)
 
     def sleep(self, seconds):
@@ -81,7 +81,7 @@ def test_a_launcher_that_does_not_answer_is_not_waited_for_longer_than_the_limit
 
 def test_a_request_that_nobody_heard_is_not_for_the_next_launcher(run_dir):
     run_dir.scale_request("7").write_text('{"workers": 2}')
-    assert ScaleDesk(run_dir, lambda _: None).asked() is None
+    assert ScaleRequestHandler(run_dir, lambda _: None).asked() is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"workers": 2.5}', '{"workers": -1}'])

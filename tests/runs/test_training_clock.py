@@ -45,14 +45,14 @@ def update(machine, clock, *ages):
     return seconds.tolist()
 
 
-def die(machine, clock, stands_until, *, waits=0.0, same_life=True):
+def die(machine, clock, last_update_of_state, *, waits=0.0, same_life=True):
     """Let the leader of `clock` die; return the clock of the next leader, which starts `waits` seconds later."""
     row = ProgressRow(phase="training", times=clock.times, monotonic=clock.monotonic).model_dump_json()
     machine.sleep(waits)
     following = machine.clock()
     row = ProgressRow.model_validate(json.loads(row))
     since = row.monotonic if same_life else None
-    following.restart(row.times, stands_until, since=since)
+    following.restart(row.times, last_update_of_state, since=since)
     return following
 
 
@@ -198,8 +198,8 @@ LIVES = {
 @pytest.mark.parametrize("lives", LIVES)
 def test_lost_time_is_what_was_rolled_back_and_what_was_interrupted(machine, lives):
     clock, (leaders, (rolled_back, interrupted, last_update)) = machine.clock(), LIVES[lives]
-    for number, (stands_until, waits, idle, seconds) in enumerate(leaders):
-        clock = die(machine, clock, stands_until, waits=waits) if number else clock
+    for number, (last_update_of_state, waits, idle, seconds) in enumerate(leaders):
+        clock = die(machine, clock, last_update_of_state, waits=waits) if number else clock
         clock.start()
         machine.sleep(idle)
         if seconds is not None:

@@ -19,7 +19,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, REFUSED
 from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.training.building import arrangement_of
-from ps_cluster.training.keyed_lines import KeyedLines
+from ps_cluster.training.keyed_lines import TableOccupancy
 from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import after_changes, eagerly, row, state_of
 from tests.helpers.waiting import identity
@@ -226,7 +226,7 @@ def test_a_replay_sees_no_key():
 
 def test_lines_tell_of_rows_that_ended_for_want_of_room():
     form = KeyedRows("users", 1, 2, 3, seed=0, scale=1.0)
-    lines = KeyedLines([form])
+    lines = TableOccupancy([form])
 
     def told(ended):
         return [line.message for line in lines.of({KEYED: np.array([7, EMPTY, 0, -2, 0, 0, ended])})]

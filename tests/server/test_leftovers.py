@@ -33,10 +33,10 @@ def dispatch_of(session, **values):
     shards = config.cluster.parameter_servers
     store = ParameterStore(
         [DEVICE] * shards, start.split(shards), config=config, total_steps=40,
-        shard_class=config.mode_kind.shard,
+        shard_class=config.chosen_mode.shard,
     )  # fmt: skip
-    compute = config.mode_kind.worker_step(Plain(plain_step), config, start, nothing)
-    return config.mode_kind.dispatch(store, compute, config, repeats=False), store
+    compute = config.chosen_mode.worker_step(Plain(plain_step), config, start, nothing)
+    return config.chosen_mode.dispatch(store, compute, config, repeats=False), store
 
 
 def shared_names(graph):

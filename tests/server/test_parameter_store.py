@@ -133,7 +133,7 @@ def test_a_step_that_all_shards_have_is_not_computed_again_and_one_that_a_shard_
             return StepResult(weights - TARGET, tf.ones_like(statistics), *(tf.constant(0.1),) * 3, *NO_EXAMPLES)
 
     config = build_config(overrides={"mode.name": mode, "cluster.wire": "float32"})
-    run = config.mode_kind.dispatch(store, Plain(compute), config, repeats=True)
+    run = config.chosen_mode.dispatch(store, Plain(compute), config, repeats=True)
     pulled, one = pull(store), store.shards[0]
     if shards > 1:  # a worker died between its pushes of step 0
         weights, statistics = pulled.weights[: one.length], pulled.statistics[:2]

@@ -11,7 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces, open_tensors
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, flatten
-from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, is_by_weight, load, save
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, has_number_per_weight, load, save
 from ps_cluster.runs.resharding import is_aligned, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.initial_state import InitialState
@@ -243,7 +243,9 @@ def test_a_full_state_and_the_rows_that_have_changed_since_make_the_same_bits_on
     assert stored.store.changed_share == changed / len(stored.first)
     (path,) = tmp_path.glob("*-since-000000001.safetensors")
     _, in_file = open_tensors(path, CheckpointHeader)
-    assert len(in_file["weights"]) == changed and found.changed.keys() == {n for n in expected if is_by_weight(n)}
+    assert len(in_file["weights"]) == changed and found.changed.keys() == {
+        n for n in expected if has_number_per_weight(n)
+    }
 
 
 def test_a_save_and_a_restore_of_large_tables_hold_a_few_blocks_of_them_at_a_time(tmp_path):

@@ -266,7 +266,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
         gradient = tf.cast(tf.gather(GRADIENTS, number), weights.dtype)
         return StepResult(gradient, tf.zeros_like(statistics), *(tf.constant(1.0),) * 3, *NO_EXAMPLES)
 
-    mode = config.mode_kind
+    mode = config.chosen_mode
     nothing = np.zeros(0, np.float32)
     start = InitialState(*(np.ones(LENGTH, np.float32),) * 2, nothing, nothing)
     run = mode.dispatch(store, mode.worker_step(Plain(compute), config, start, nothing), config, repeats=False)

@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.system.tensorboard_server import TensorBoardServer
 from tests.helpers.processes import wait_until
 
@@ -77,7 +77,7 @@ def test_tensorboard_ends_with_a_launcher_that_is_killed(tmp_path):
         "with TensorBoardServer(folder, folder / 'log', lambda line: print(line, flush=True)):\n"
         "    time.sleep(120)\n"
     )
-    env = finding_this_package({})
+    env = environment_with_package({})
     launcher = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True, env=env)
     try:
         assert "http://127.0.0.1:" in launcher.stdout.readline()

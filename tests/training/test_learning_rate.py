@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.process_variables import TRUSTED_FILES
-from ps_cluster.training.learning_rate import schedule_factor, text_of_rules
+from ps_cluster.training.learning_rate import ledger_settings_text, schedule_factor
 
 
 def factor(kind, step, total=101):
@@ -36,13 +36,13 @@ def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypat
     )
     monkeypatch.setenv(TRUSTED_FILES, str(file))
     config = build_config(overrides={"schedule.kind": f"{file}:Mine"})
-    before = text_of_rules(config, 10)
-    assert text_of_rules(config, 10) == before
+    before = ledger_settings_text(config, 10)
+    assert ledger_settings_text(config, 10) == before
     file.write_text(file.read_text().replace("1 - past", "1 - past / 2"))
-    assert text_of_rules(config, 10) != before
+    assert ledger_settings_text(config, 10) != before
 
 
 def test_another_number_of_fragments_is_another_rule():
     values = {"mode.name": "diloco", "mode.local_steps": 4, "cluster.parameter_servers": 2}
     others = {}, {"mode.fragments": True}, {"mode.fragments": True, "cluster.parameter_servers": 3}
-    assert len({text_of_rules(build_config(overrides=values | other), 10) for other in others}) == 3
+    assert len({ledger_settings_text(build_config(overrides=values | other), 10) for other in others}) == 3

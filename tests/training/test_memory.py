@@ -121,7 +121,7 @@ def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
 def test_the_vectors_that_a_shard_keeps_for_each_worker_are_counted(values, vectors):
     values = values | {"cluster.workers": 3}
     some = config(**values)
-    (part,) = make_store(values=values, kind=some.mode_kind.shard).shards
+    (part,) = make_store(values=values, kind=some.chosen_mode.shard).shards
     rings = part.history._rings[:1] if part.history._length > 1 else []
     own = [*vars(part).values(), *vars(part._correction).values(), *part.slots.values(), *rings]
     tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}

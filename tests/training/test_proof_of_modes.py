@@ -48,7 +48,7 @@ class Trained:
         self.total = self.config.total_steps(50_000)
         self.rates = expected_rates(self.config, self.total)
         self.batches = RecomputedBatches(self.config, 50_000)
-        store = make_store(shards, kind=self.config.mode_kind.shard, values=values, steps=UPDATES)
+        store = make_store(shards, kind=self.config.chosen_mode.shard, values=values, steps=UPDATES)
         self._write_sync(store) if mode == "sync" else self._push(store, mode)
         ledgers = store.read_ledgers([0] * shards)
         self.rows, self.counts = [rows.copy() for rows in ledgers.rows], ledgers.counts
@@ -94,7 +94,7 @@ class Trained:
 
     def proof(self, folder):
         journals = [write_journal(folder / f"shard-{index}", rows) for index, rows in enumerate(self.rows)]
-        config, most = self.config, self.config.mode_kind.most_staleness(self.config)
+        config, most = self.config, self.config.chosen_mode.most_staleness(self.config)
         expected = ExpectedRows(config.examples_of_rows, most, self.rates, self.batches.checksums)
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         return audit(journals, self.counts, rounds, self.scheduled, UPDATES, expected)
@@ -187,7 +187,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path).problems
     assert "has staleness 4, but the staleness bound is 3" in problem
-    before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3, holds_from=[len(run.rows[0])]))
+    before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3, first_rows=[len(run.rows[0])]))
     before.read(run.rows[0])
     assert not before.wrong_values, "rows of a leader with another bound"
 
@@ -205,8 +205,8 @@ def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_
     run = Trained("async", 1)
     run.rows[0]["learning_rate"][:3] = 0.7
     journals = [write_journal(tmp_path / "shard", run.rows[0])]
-    for holds_from, holds in ((3, True), (2, False)):
-        expected = ExpectedRows(rates=run.rates, holds_from=[holds_from])
+    for first_rows, holds in ((3, True), (2, False)):
+        expected = ExpectedRows(rates=run.rates, first_rows=[first_rows])
         proof = audit(journals, run.counts, RoundShape(1, 1, 1), run.scheduled, UPDATES, expected)
         assert (not proof.problems) is holds, proof.problems
 
@@ -248,7 +248,7 @@ class Replicas:
             "cluster.steps_per_dispatch": 2, "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
         } | values  # fmt: skip
         config, self._term = build_config(overrides=chosen), self._term + 1
-        store = make_store(kind=config.mode_kind.shard, values=chosen, steps=UPDATES)
+        store = make_store(kind=config.chosen_mode.shard, values=chosen, steps=UPDATES)
         start = SessionStart(
             TrainingJob(config, self._run_dir, self._dataset, leading=LeaderStart(term=self._term)),
             build=lambda *_: (store, None),

@@ -12,7 +12,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
+from ps_cluster.runs.journal import CountedWork, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.resharding import newest_aligned
 from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
@@ -133,12 +133,12 @@ def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_ar
 
 def test_a_state_says_which_leaders_made_it_and_how_many_rows_each_of_them_wrote(tmp_path):
     config, run_dir = build_config(), RunDir.create(tmp_path / "run")
-    before, books = [LeaderStretch(term=1, step=9, rows=[9, 9], checksums=[3, 4])], FakeBooks(Clock())
+    before, books = [CountedWork(term=1, step=9, rows=[9, 9], checksums=[3, 4])], FakeBooks(Clock())
     progress = Trained(RunProgress(config, 100), applied=1)
     Saver(config, run_dir, "synthetic", books, progress, term=3, before=before).save_last()
     (state,) = checkpoints.states(run_dir.checkpoints)
     assert (state.term, state.step) == (3, 1)
-    own = LeaderStretch(term=3, step=1, rows=[1, 2], checksums=[7, 7])
+    own = CountedWork(term=3, step=1, rows=[1, 2], checksums=[7, 7])
     assert checkpoints.load(state.path).meta.leaders == [*before, own]
 
 

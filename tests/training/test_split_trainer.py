@@ -10,7 +10,7 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
 from ps_cluster.training.devices import device_name, processor_beside
-from ps_cluster.training.modes.layers import LayerPlace, places_of
+from ps_cluster.training.modes.layers import PlacementEntry, parse_placement
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks
 from ps_cluster.training.split_trainer import FairLock
 from tests.helpers.waiting import run_workers
@@ -39,7 +39,7 @@ def config_of(**mode):
     ],
 )
 def test_each_worker_begins_with_a_block(placement, workers, firsts):
-    assert first_blocks(BLOCKS, places_of(placement), workers) == firsts
+    assert first_blocks(BLOCKS, parse_placement(placement), workers) == firsts
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_each_worker_begins_with_a_block(placement, workers, firsts):
 )
 def test_a_placement_that_can_not_be_is_told(placement, workers, says):
     with pytest.raises(ValueError) as error:
-        first_blocks(BLOCKS, places_of(placement), workers)
+        first_blocks(BLOCKS, parse_placement(placement), workers)
     assert says in str(error.value)
 
 
@@ -79,13 +79,16 @@ def test_a_placement_that_can_not_be_read_is_refused_before_anything_starts(text
 
 
 def test_a_layer_is_read_with_its_worker_and_device():
-    assert places_of("conv2d_1=1:GPU:0,dense=2") == (LayerPlace("conv2d_1", 1, "GPU:0"), LayerPlace("dense", 2, ""))
+    assert parse_placement("conv2d_1=1:GPU:0,dense=2") == (
+        PlacementEntry("conv2d_1", 1, "GPU:0"),
+        PlacementEntry("dense", 2, ""),
+    )
 
 
 def test_a_batch_that_can_not_be_cut_into_micro_batches_is_refused():
     with pytest.raises(UserError, match="mode.micro_batches: got 3"):
         config_of(micro_batches=3)
-    assert config_of(micro_batches=4).mode_kind.label(config_of(micro_batches=4)) == "layers m=4"
+    assert config_of(micro_batches=4).chosen_mode.label(config_of(micro_batches=4)) == "layers m=4"
 
 
 def device(worker, name="CPU:0"):

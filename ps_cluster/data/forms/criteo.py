@@ -11,7 +11,7 @@ from pydantic import Field
 from ps_cluster.config.datasets import Contents, DataSettings
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
-from ps_cluster.data.sets.clicks import COLUMNS, NUMBERS, form_of_clicks
+from ps_cluster.data.sets.clicks import COLUMNS, NUMBERS, click_spec
 from ps_cluster.files.values import Malformed
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: multiplicative hashing (Knuth, TAOCP 3, 6.4)
@@ -65,7 +65,7 @@ class Criteo(PathForm[CriteoSettings]):
         return True
 
     def read(self, source: Path | None, settings: CriteoSettings) -> Contents:
-        spec = form_of_clicks(settings.rows)
+        spec = click_spec(settings.rows)
         in_a_line = {"target": spec.target, **{name: spec.inputs[name] for name in ("numbers", "categories")}}
         arrays = arrays_of_lines(self.path, in_a_line, lambda line: _parsed(line, settings.rows))
         lines = len(arrays["target"])

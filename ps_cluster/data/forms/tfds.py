@@ -24,7 +24,7 @@ from ps_cluster.data.pictures import Picture
 from ps_cluster.data.splits import TRAIN
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, one_line
-from ps_cluster.installation import to_install
+from ps_cluster.installation import install_command
 from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.system.environment import for_child
 
@@ -42,7 +42,7 @@ class Tfds(PictureForm):
         if importlib.util.find_spec("tensorflow_datasets") is None:
             raise UserError(
                 f"dataset: '{self.path}' is a folder of TensorFlow Datasets, which is not installed: "
-                f"{to_install('tfds')}"
+                f"{install_command('tfds')}"
             )
         copied = _CopiedPictures(self.path)
         contents = contents_of_pictures(

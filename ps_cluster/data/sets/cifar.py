@@ -30,7 +30,7 @@ _MEMBERS_MAX = 1000  # CIFAR-10 has 9
 _CHUNK_BYTES = 2**20
 
 
-class BatchFile(NamedTuple):
+class ImagesFile(NamedTuple):
     """A file with some of CIFAR's images, which CIFAR calls a batch. `rows`: the number of images in it."""
 
     name: str
@@ -42,7 +42,7 @@ class Cifar(ImageDataSet[ImageSettings]):
     """A data set in the file format of CIFAR."""
 
     folder = ""  # the name of the folder in the archive
-    batches: tuple[BatchFile, ...] = ()  # the files of images in that folder, in order
+    batches: tuple[ImagesFile, ...] = ()  # the files of images in that folder, in order
     names_file = ""  # the file in that folder with the names of the classes
     labels_key, names_key = "labels", "label_names"  # the keys of labels and names in the pickles
     spec: ExampleSpec  # the description of the examples; its names of classes are used if a copy has no names
@@ -105,8 +105,8 @@ class Cifar10(Cifar):
         ),
     )
     batches = (
-        *(BatchFile(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
-        BatchFile("test_batch", "test", 10_000),
+        *(ImagesFile(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
+        ImagesFile("test_batch", "test", 10_000),
     )
     names_file = "batches.meta"
     spec = SPEC
@@ -136,7 +136,7 @@ class Cifar100(Cifar):
             169_001_437,
         ),
     )
-    batches = (BatchFile("train", "train", 50_000), BatchFile("test", "test", 10_000))
+    batches = (ImagesFile("train", "train", 50_000), ImagesFile("test", "test", 10_000))
     names_file = "meta"
     labels_key, names_key = "fine_labels", "fine_label_names"
     spec = _numbered(100)
@@ -251,7 +251,7 @@ def _check_size(name: str, size: int) -> None:
         raise ValueError(f"{name} has {size:,} bytes, more than {_MEMBER_BYTES_MAX:,}")
 
 
-def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
+def _pixels(fields: Mapping[str, object], batch: ImagesFile) -> np.ndarray:
     """Return the images of a batch file, uint8 [rows, 32, 32, 3]."""
     pixels = fields.get("data")
     if not isinstance(pixels, PickledArray):
@@ -263,7 +263,7 @@ def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
     return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
-def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: int) -> np.ndarray:
+def _labels(fields: Mapping[str, object], key: str, batch: ImagesFile, classes: int) -> np.ndarray:
     """Return the labels of a batch file, uint8 [rows]."""
     labels = fields.get(key)
     labels = labels.to_numpy().tolist() if isinstance(labels, PickledArray) else labels

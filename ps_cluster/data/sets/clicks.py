@@ -73,7 +73,7 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(-np.log(np.where(labels > 0, probabilities, 1 - probabilities)).mean())
 
 
-def form_of_clicks(rows: int) -> ExampleSpec:
+def click_spec(rows: int) -> ExampleSpec:
     """Return the description of examples of clicks. `rows`: the number of keys in each categorical column."""
     categories = ArrayField("int32", (COLUMNS,), codes=(rows,) * COLUMNS)
     numbers = ArrayField("float32", (NUMBERS,))
@@ -100,7 +100,7 @@ def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str
         f"AUC {auc(labels, best):.4f}, log loss {log_loss(labels, best):.4f}, "
         f"accuracy {((best > 0.5) == labels).mean():.2%}"
     )
-    return Contents(form_of_clicks(settings.rows), arrays, notes=(note,)), probabilities
+    return Contents(click_spec(settings.rows), arrays, notes=(note,)), probabilities
 
 
 def _draw_inputs(rng: np.random.Generator, examples: int, settings: ClickSettings) -> dict[str, np.ndarray]:

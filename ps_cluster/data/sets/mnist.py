@@ -24,7 +24,7 @@ MNIST_ROWS = {"train": 60_000, "test": 10_000}
 IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginnings of the names of files
 
 
-class MnistForm(ImageDataSet[ImageSettings]):
+class MnistLike(ImageDataSet[ImageSettings]):
     """A data set in the file format of MNIST."""
 
     keras_archive = ""  # the name of its archive in Keras, if there is one
@@ -77,7 +77,7 @@ def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | Non
     return next((file for file in files if os.path.isfile(file)), None)
 
 
-class FashionMnist(MnistForm):
+class FashionMnist(MnistLike):
     """Pictures of clothes in the file format of MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
 
     name = "fashion_mnist"
@@ -103,7 +103,7 @@ class FashionMnist(MnistForm):
     in_equal_parts = True
 
 
-class Mnist(MnistForm):
+class Mnist(MnistLike):
     """Handwritten digits (LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition)."""
 
     name = "mnist"

@@ -6,7 +6,7 @@ every pixel is the same for all classes: only relations between pixels tell them
 
 The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the distances to the outlines
 of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
-`LEAST_OF_ANOTHER` and one half, so classes meet without a gap, and the error of a network measures how finely it tells
+`MIN_OTHER_WEIGHT` and one half, so classes meet without a gap, and the error of a network measures how finely it tells
 them apart. There is always something left to learn, so the scores show when training goes wrong. No label is wrong, so
 an accuracy of 100 % would be possible if clutter and noise never hid a shape. The default run reaches about 90 %. A
 linear model of the pixels stays below 20 %.
@@ -28,7 +28,7 @@ TEST_EXAMPLES = 4_000
 
 # The least weight of the other class in a blend. At the largest weight, 0.5, nothing tells which of the two is the
 # label. The larger the least weight, the more images have a weight near 0.5, and the harder is the data set.
-LEAST_OF_ANOTHER = 0.2
+MIN_OTHER_WEIGHT = 0.2
 
 _SIDE = 32
 _CHUNK = 500  # images that are rendered at once: few enough for their float arrays to stay in the processor's cache
@@ -104,7 +104,7 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     u = x * np.cos(angle) - y * np.sin(angle)
     v = x * np.sin(angle) + y * np.cos(angle)
     others = (labels + rng.integers(1, len(SYNTHETIC_CLASSES), len(labels))) % len(SYNTHETIC_CLASSES)
-    part = _uniform(rng, LEAST_OF_ANOTHER, 0.5, one_each)
+    part = _uniform(rng, MIN_OTHER_WEIGHT, 0.5, one_each)
     inside: np.ndarray = np.clip(0.5 - blended_distance(labels, others, part, u, v) * radius, 0, 1)
     return inside
 

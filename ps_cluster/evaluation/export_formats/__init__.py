@@ -14,7 +14,7 @@ from ps_cluster.config.registry import Named, Registry
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.raw_graph import prediction_graph
 from ps_cluster.evaluation.raw_rows import Inputs, Predictions, as_raw, with_encoding
-from ps_cluster.installation import to_add, to_install
+from ps_cluster.installation import install_command, pip_command
 
 if TYPE_CHECKING:
     import keras
@@ -48,7 +48,7 @@ class Exported:
         return prediction_graph(self.model, self.spec)
 
     @cached_property
-    def of_raw_rows(self) -> keras.Model:
+    def raw_model(self) -> keras.Model:
         """A model that takes a table's columns as they are, and encodes them for `model`.
 
         If the data set is not a table, it is `model` itself.
@@ -56,7 +56,7 @@ class Exported:
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:
-        """Convert examples to the inputs of `of_raw_rows`."""
+        """Convert examples to the inputs of `raw_model`."""
         return inputs if self.encoding is None else as_raw(inputs, self.encoding)
 
 
@@ -87,7 +87,7 @@ class ExportFormat(Named, ABC):
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "
-                f"{to_install(self.extra) if self.extra else to_add(missing)}; or leave {self.name} out"
+                f"{install_command(self.extra) if self.extra else pip_command(missing)}; or leave {self.name} out"
             )
 
     @abstractmethod

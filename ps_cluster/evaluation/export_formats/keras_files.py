@@ -19,19 +19,19 @@ class KerasFile(ExportFormat):
     takes_raw_rows = True
 
     def write(self, exported: Exported, path: Path) -> None:
-        exported.of_raw_rows.save(path)
+        exported.raw_model.save(path)
 
     def load(self, exported: Exported, path: Path) -> Predictions:
         from ps_cluster.evaluation.predictor import Predictor  # imported here, because --help needs no data sets
         from ps_cluster.models.flat import as_arguments
-        from ps_cluster.models.saved import load_finished
+        from ps_cluster.models.saved import load_unchanged
 
         try:
-            model = load_finished(path)
+            model = load_unchanged(path)
         except (TypeError, ValueError, NotImplementedError):
             # The file needs layers of the user's code. So build the model with that code, as the original was built.
             again = Exported(exported.run, Predictor(exported.run).model)
-            model = again.of_raw_rows if self.takes_raw_rows else again.model
+            model = again.raw_model if self.takes_raw_rows else again.model
             model.set_weights([np.zeros_like(values) for values in model.get_weights()])
             model.load_weights(path)
         if exported.encoding is None or not self.takes_raw_rows:

@@ -32,14 +32,14 @@ class SavedModel(ExportFormat):
 
         def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             raw = exported.encoding is not None
-            predictions = exported.of_raw_rows(as_arguments(inputs)) if raw else exported.graph(**inputs)
+            predictions = exported.raw_model(as_arguments(inputs)) if raw else exported.graph(**inputs)
             # The names are repeated for each example, because a server accepts only outputs with as many rows as the
             # inputs.
             classes = {"classes": tf.broadcast_to(names, tf.shape(predictions))} if exported.spec.classes else {}
             return {exported.output_name: predictions, **classes}
 
         module = tf.Module()
-        module.model = exported.of_raw_rows  # so that its variables are saved
+        module.model = exported.raw_model  # so that its variables are saved
         signature = signature_of(exported.spec)
         if exported.encoding is not None:
             signature = {name: tf.TensorSpec(one.shape, RAW_DTYPES[name], name) for name, one in signature.items()}

@@ -62,13 +62,13 @@ class DropMethod(StalenessMethod[DropSettings]):
     def check(self, config: RunConfig) -> None:
         super().check(config)
         settings = DropSettings.of(config)
-        delay, limit = config.mode_kind.delay(config), settings.max_delay
+        delay, limit = config.chosen_mode.delay(config), settings.max_delay
         if limit is not None and delay >= limit:
             raise ValueError(
                 f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} "
                 "versions old, so all gradients would be dropped: choose a larger number"
             )
-        if settings.stop and not config.mode_kind.synchrony.takes_local_steps:
+        if settings.stop and not config.chosen_mode.synchrony.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps")
         if settings.stop and config.shards > 1:  # one shard may accept a push that another would drop
             raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works only with 1")

@@ -54,7 +54,7 @@ class GatherMethod(StalenessMethod[GatherSettings]):
     correction = GatherCorrection
 
     def gathered_gradients(self, config: RunConfig) -> int:
-        return GatherSettings.of(config).every(config.mode_kind.emulated_workers(config))
+        return GatherSettings.of(config).every(config.chosen_mode.emulated_workers(config))
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient and its share, 1 / sqrt(1 + number of changes of the weights since the pull)."""

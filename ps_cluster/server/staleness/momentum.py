@@ -25,7 +25,7 @@ class MomentumMethod(StalenessMethod[StalenessSettings]):
             )
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
-        workers, wanted = config.mode_kind.emulated_workers(config), config.optimizer.momentum_if_any
+        workers, wanted = config.chosen_mode.emulated_workers(config), config.optimizer.momentum_if_any
         if wanted is None:
             return config.optimizer  # `check` refuses it
         return config.optimizer.model_copy(update={"momentum": corrected_momentum(wanted, workers)})

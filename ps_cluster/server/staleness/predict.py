@@ -59,7 +59,7 @@ class PredictMethod(StalenessMethod[StalenessSettings]):
         """Return the gradient unchanged, because this method acts only at the pull."""
         return CorrectedParts(arrived.gradient)
 
-    def given_weights(self, at_pull: Slots) -> np.ndarray:
+    def pulled_weights(self, at_pull: Slots) -> np.ndarray:
         """Return the weights plus (mean staleness of the worker) x (newest step of the weights)."""
         predicted: np.ndarray = at_pull["weights"] + at_pull["staleness"] * at_pull["step"]
         return predicted

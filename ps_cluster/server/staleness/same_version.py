@@ -39,8 +39,8 @@ class SameVersionMethod(GatherMethod):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        if config.mode_kind.delay(config):
+        if config.chosen_mode.delay(config):
             raise ValueError(
-                f"mode.simulate_workers: got {config.mode_kind.emulated_workers(config)}: no gradient would be "
+                f"mode.simulate_workers: got {config.chosen_mode.emulated_workers(config)}: no gradient would be "
                 f"computed from the newest weights, and staleness.method {self.name} drops all older ones: leave it out"
             )

@@ -167,7 +167,7 @@ class Ftrl(OptimizerRule[FtrlSettings]):
             raise ValueError(
                 f"lookahead.every_updates: got {every}: {why} the mean of the weights would be lost: set 0"
             )
-        if config.mode_kind.synchrony.takes_local_steps:
+        if config.chosen_mode.synchrony.takes_local_steps:
             raise ValueError(
                 f"optimizer.rule: got 'ftrl': {why} the weights that a worker pulls in mode {config.mode.name} would "
                 "be lost: choose another rule or mode"

@@ -255,7 +255,7 @@ class Muon(OptimizerRule[MuonsSettings]):
         return update, {}
 
     def check(self, config: RunConfig) -> None:
-        mode = config.mode_kind
+        mode = config.chosen_mode
         if mode.shares_steps:
             raise ValueError(
                 f"optimizer.rule: got '{self.name}': it needs whole matrices, but mode {mode.name} divides the network among "

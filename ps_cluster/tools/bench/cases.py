@@ -96,7 +96,7 @@ def cases(
     return found
 
 
-def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
+def refuse_fixed_settings(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
     """Raise UserError if `values` has a setting that the benchmark `name` chooses itself.
 
     `chosen`: the dotted keys of these settings, or the beginnings of their keys.

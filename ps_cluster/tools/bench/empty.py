@@ -26,7 +26,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
-from ps_cluster.tools.bench.cases import case, refuse_chosen
+from ps_cluster.tools.bench.cases import case, refuse_fixed_settings
 from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, columns_of
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
@@ -44,7 +44,7 @@ CHOSEN = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RU
 
 def benchmark(values: Mapping[str, object]) -> Benchmark:
     """Return the benchmark of empty steps. `values`: settings of all clusters. Raises UserError if they do not fit."""
-    refuse_chosen(NAME, CHOSEN, values)
+    refuse_fixed_settings(NAME, CHOSEN, values)
     packed, unit = resolve_data(build_config(None, dict(values)).data, notify=print_line), "steps"
     found = jobs(packed, values)
     return Benchmark(found, len(found), packed, unit, columns_of(found[0].arms, unit))

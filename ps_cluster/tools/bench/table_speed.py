@@ -21,7 +21,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import arms
 from ps_cluster.tools.bench.arms import BenchArm
-from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
+from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_fixed_settings, with_length
 from ps_cluster.tools.bench.running import RateOf, rate_of
 from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Column, Rates, ReadColumn, rates_of, ratios
 
@@ -55,7 +55,7 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
 
     `values`: settings of all arms. Raises UserError if they do not fit.
     """
-    refuse_chosen(NAME, CHOSEN, values)
+    refuse_fixed_settings(NAME, CHOSEN, values)
     packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
     measured = [*ARMS, *(arms.with_torch(TORCH_ARMS, ddp_python) if ddp_python else ())]
     found = jobs(packed, values, measured, notify=print_line)

@@ -71,7 +71,7 @@ def run_chaos(
     with locks.sole_use(root, "--run-dir:", notify), StopRequests() as requests:
         if not locks.is_empty(root):
             raise UserError(f"--run-dir: '{root}' is not empty: choose another folder")
-        kind = OnHosts if settings.hosts else BesideUndisturbed
+        kind = HostedExperiment if settings.hosts else LocalExperiment
         where = Path(os.path.realpath(root))
         report = report_of(kind(settings, where, faults, bounds, notify, lambda: requests.count > 0))
         write_json(root / "chaos.json", {"schema": SCHEMA} | report.model_dump(mode="json"))
@@ -182,7 +182,7 @@ class Experiment(ABC):
         self.notify(f"{run}: {what}, seed {settings.seed}; files in {self.root}")
 
 
-class BesideUndisturbed(Experiment):
+class LocalExperiment(Experiment):
     """An experiment on this machine: a run with faults that then continues to its end, and runs without faults."""
 
     def carry_out(self) -> list[str]:
@@ -232,7 +232,7 @@ class BesideUndisturbed(Experiment):
             self.evidence.left += run.left_behind()
 
 
-class OnHosts(Experiment):
+class HostedExperiment(Experiment):
     """An experiment on simulated hosts: a run with faults, whose tasks are spread over the hosts."""
 
     def carry_out(self) -> list[str]:

@@ -18,7 +18,7 @@ from ps_cluster.errors import FAILED, NEVER_RETRY
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail, last_row
 from ps_cluster.files.writing import open_append
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.process_variables import CALLER_PID, TF_CONFIG
 from ps_cluster.runs import checkpoints
@@ -186,7 +186,7 @@ class HostedRun:
         with open_append(self._output_of(task)) as file:
             return self.places[task].popen(
                 [sys.executable, "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],
-                env=finding_this_package(without_variables(os.environ)) | own,
+                env=environment_with_package(without_variables(os.environ)) | own,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -107,7 +107,7 @@ class FaultKind(Named, ABC):
       victims: the type of each task that the fault hits; empty if it hits the run as a whole.
       launched: whether the fault can hit a run that a launcher watches.
       hosted: whether the fault can hit tasks on hosts.
-      others_go_on: whether the other workers have to continue while the victims are missing.
+      others_continue: whether the other workers have to continue while the victims are missing.
       all_survive: whether every process that runs when the fault is injected has to survive it.
     """
 
@@ -115,7 +115,7 @@ class FaultKind(Named, ABC):
     victims: tuple[str, ...] = ()
     launched: bool = True
     hosted: bool = False
-    others_go_on: bool = False
+    others_continue: bool = False
     all_survive: bool = False
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:

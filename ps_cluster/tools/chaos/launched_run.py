@@ -19,7 +19,7 @@ from ps_cluster.config.user_settings import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
@@ -63,7 +63,7 @@ class LaunchedRun:
         self.restarts: Counter[str] = Counter()  # how often each task was restarted by launchers that have ended
         self._output = output
         own = {OF_RUN: str(self.files.root), **environment}
-        self._environment = finding_this_package(without_variables(os.environ) | own)
+        self._environment = environment_with_package(without_variables(os.environ) | own)
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._start(*(("--resume",) if options is None else (*options, "--run-dir")))
 

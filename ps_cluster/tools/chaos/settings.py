@@ -106,7 +106,7 @@ class ChaosSettings:
     def _why_not(self, kind: FaultKind) -> str | None:
         if not self._is_for_it(kind):
             return "it needs the launcher, and with --hosts there is none" if self.hosts else "it needs --hosts"
-        if kind.others_go_on and not MODES[self.mode].cluster.on_death[WORKER].dispensable:
+        if kind.others_continue and not MODES[self.mode].cluster.on_death[WORKER].dispensable:
             return f"in mode {self.mode} no worker continues without the others"
         types = set(kind.victims) - {task.type for task in self.topology.tasks}
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ps_cluster.cli.command_line import command, examples, option
-from ps_cluster.cli.options import GivenSettings, config_layers, config_options, tensorboard_option, trusted_code
+from ps_cluster.cli.options import (
+    GivenSettings,
+    config_and_set_options,
+    config_options,
+    tensorboard_option,
+    trusted_code,
+)
 from ps_cluster.cli.value_types import INPUT_PATH, LIST, OUTPUT_FOLDER, Number, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import make_console, print_error, print_line
@@ -69,7 +75,7 @@ if TYPE_CHECKING:
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
 )  # fmt: skip
-@config_layers
+@config_and_set_options
 def compare(
     given: GivenSettings,
     runs: tuple[Path, ...],

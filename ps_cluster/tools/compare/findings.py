@@ -70,7 +70,7 @@ class GroupFinding:
         """
         measures = Measures(group.metric, target, times)
         estimates = {measure.column: estimate(group.values(measure.read)) for measure in measures}
-        for measure in measures.of_metric:
+        for measure in measures.metric_difference:
             found = estimates[measure.column]
             is_selection = found is not None and found.n < len(group.records)
             estimates[measure.column] = _limited(found, group.metric, mean_only=is_selection)
@@ -123,7 +123,7 @@ class GroupDifference:
 
     Attributes:
       equal: what the two groups have in common, in words.
-      of_metric: the difference of the metric.
+      metric_difference: the difference of the metric.
       speed: the ratio of the examples per second.
       time: the ratio of the seconds to the target.
     """
@@ -131,7 +131,7 @@ class GroupDifference:
     group: Group
     against: Group
     equal: str
-    of_metric: Estimate | None = None
+    metric_difference: Estimate | None = None
     speed: Estimate | None = None
     time: Estimate | None = None
 
@@ -153,14 +153,14 @@ class GroupDifference:
             group,
             against,
             equal,
-            of_metric=compared(difference, measures.final),
+            metric_difference=compared(difference, measures.final),
             speed=compared(ratio, SPEED),
             time=compared(ratio, measures.exact_seconds_to_target),
         )
 
     def row(self) -> Row:
         """Return the difference as a row of report.json."""
-        first = self.of_metric
+        first = self.metric_difference
         row = {
             **_identity(self.group),
             "against": self.against.arm,

@@ -43,7 +43,7 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
 
 
 def _label(config: RunConfig) -> str:
-    label, method = config.mode_kind.label(config), config.staleness.method
+    label, method = config.chosen_mode.label(config), config.staleness.method
     return label if method == NoneMethod.name else f"{label} {method}"
 
 

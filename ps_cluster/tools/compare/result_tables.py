@@ -116,7 +116,7 @@ def _difference_cells(one: GroupDifference) -> dict[str, str]:
     straggler = "" if against.straggler == one.group.straggler else f", straggler {against.straggler}"
     return _identity_cells(one.group) | {
         "against": f"{against.arm} {against.batch_per_worker}{straggler}",
-        "difference": _with_interval(one.of_metric, 0, metric.signed),
+        "difference": _with_interval(one.metric_difference, 0, metric.signed),
         "speed_ratio": _with_interval(one.speed, 1, "{:.2f}".format),
         "time_ratio": _with_interval(one.time, 1, "{:.2f}".format),
     }

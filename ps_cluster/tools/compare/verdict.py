@@ -82,10 +82,10 @@ def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
     if target is not None and one.time is None and one.speed is not None:
         yield f"the time to {goal} is not compared, as it was not measured in every run"
     final, unit = f"final {metric.name}", " points" if metric.unit == "%" else ""
-    if one.of_metric is None and one.speed is not None:
+    if one.metric_difference is None and one.speed is not None:
         yield f"the {final} is not compared, because it is missing in some run"
     higher = (f"a higher {final}", f"a lower {final}")
-    yield from _judged(one.of_metric, 0, higher, f"the {final}", metric.signed, unit)
+    yield from _judged(one.metric_difference, 0, higher, f"the {final}", metric.signed, unit)
 
 
 def _judged(

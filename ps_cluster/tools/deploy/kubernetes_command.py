@@ -11,7 +11,7 @@ from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
     GivenSettings,
     OfTypes,
-    config_layers,
+    config_and_set_options,
     config_options,
     waiting_options,
     waiting_words,
@@ -82,7 +82,7 @@ def k8s() -> None:
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: standard output.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
-@config_layers
+@config_and_set_options
 def render(
     given: GivenSettings, kind: str, output: Path, data_volume: str | None, scratch: str,
     cpu: tuple[OfType[str], ...], memory: tuple[OfType[str], ...], restarts: tuple[OfType[int], ...],

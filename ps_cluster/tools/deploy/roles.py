@@ -56,7 +56,7 @@ def roles_of(
     Raises:
       UserError: a value is for a role that this training does not have, or a role has two values.
     """
-    mode, cluster = config.mode_kind, config.cluster
+    mode, cluster = config.chosen_mode, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
     leader = leader_type(mode.cluster.types)
     types = (*mode.cluster.types, EVALUATOR) if cluster.evaluator else mode.cluster.types
@@ -85,7 +85,7 @@ def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
     from ps_cluster.launch.one_task import check_min_workers, check_named
 
     check_named(config)
-    mode = config.mode_kind
+    mode = config.chosen_mode
     check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.types else 0, mode)
     if (folder := config.data.data_dir) is not None and not folder.is_absolute():
         raise UserError(f"data.data_dir: got '{folder}': name the absolute path at which the tasks find it")

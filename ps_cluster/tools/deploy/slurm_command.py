@@ -12,7 +12,7 @@ from ps_cluster.cli.options import (
     LARGEST_PORT,
     OPTIONS_OF_TASKS,
     GivenSettings,
-    config_layers,
+    config_and_set_options,
     config_options,
     waiting_options,
     waiting_words,
@@ -70,7 +70,7 @@ def slurm() -> None:
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: print the script.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
-@config_layers
+@config_and_set_options
 def render(
     given: GivenSettings, output: Path, name: str, run_dir: str, program: str | None,
     time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int | None, restarts: int, port: int | None,

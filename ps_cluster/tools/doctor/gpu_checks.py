@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ps_cluster.installation import finding_this_package, how_to_install_cuda
+from ps_cluster.installation import environment_with_package, how_to_install_cuda
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system import environment
 from ps_cluster.system.gpus import usable_gpus
@@ -50,7 +50,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     if not there:
         return ok("none, so training runs on the processors")
     count = f"{len(there)} GPU{'s' * (len(there) > 1)}"
-    env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=True)
+    env = environment.for_tensorflow(environment_with_package(os.environ), on_gpus=True)
     try:
         ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=MULTIPLY_S, env=env)
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ps_cluster.config.user_settings import without_variables
 from ps_cluster.files.json_files import read_json
-from ps_cluster.installation import finding_this_package
+from ps_cluster.installation import environment_with_package
 from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -62,7 +62,7 @@ def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=finding_this_package(without_variables(os.environ)) | own,
+                env=environment_with_package(without_variables(os.environ)) | own,
                 timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:

@@ -42,7 +42,7 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
         servers=config.cluster.parameter_servers,
         network=Links(float("inf"), 0.0),
         mode=config.mode.name,
-        backup_workers=config.mode_kind.late_workers(config),
+        backup_workers=config.chosen_mode.late_workers(config),
         stragglers=parse_stragglers(config.cluster.straggler),
         cores=cores,
         pinned=keeps_to_cores(config),
@@ -52,14 +52,14 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
     if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
     found = [PredictedAndMeasured("examples/s", predicted.examples_per_second, measured.examples_per_second)]
-    if config.mode_kind.synchrony.is_stale and measured.staleness.mean is not None:
+    if config.chosen_mode.synchrony.is_stale and measured.staleness.mean is not None:
         found.append(PredictedAndMeasured("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
 
 
 def _why_not(costs: Costs, run: FinishedRun) -> str | None:
     """Return why a prediction can't be compared with `run`; None if it can."""
-    kind, config = run.config.mode_kind, run.config
+    kind, config = run.config.chosen_mode, run.config
     if not can_simulate(kind) or not kind.has_parameter_servers:
         known = " or ".join(mode.name for mode in MODES if can_simulate(mode) and mode.has_parameter_servers)
         return f"mode.name: got '{kind.name}': give a run of mode {known}"

@@ -89,7 +89,7 @@ class OneMachine(SimulatedTraining):
 
     def _computed(self, worker: int, started: float) -> None:
         seconds = self.events.now - started + self._idle
-        self.events.after(self._idle, self.compute_and_wait, worker, seconds, self._push)
+        self.events.after(self._idle, self.end_computation, worker, seconds, self._push)
 
     def _push(self, worker: int) -> None:
         self._of_worker[worker].run(self._push_work, partial(self._send, worker))

@@ -51,7 +51,7 @@ class SeparateMachines(SimulatedTraining):
         self._links_out_free = begins + self._shard_seconds
         arrived = self._latency + float(np.max(np.sort(begins) + self._still_to_come))
         seconds = next(self._computations)
-        self.events.at(arrived + seconds, self.compute_and_wait, worker, seconds, self._push)
+        self.events.at(arrived + seconds, self.end_computation, worker, seconds, self._push)
 
     def _serve(self, seconds: np.ndarray) -> np.ndarray:
         """Return the times, float64 [servers], at which the servers are done with a request that arrives now."""

@@ -112,7 +112,7 @@ class SimulatedTraining(ABC):
 
     @abstractmethod
     def pull(self, worker: int) -> None:
-        """Let the worker pull (`read` from every parameter server), compute, wait (`compute_and_wait`) and push."""
+        """Let the worker pull (`read` from every parameter server), compute, wait (`end_computation`) and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
         """Serve a pull: record the version of each shard that the worker gets.
@@ -123,7 +123,7 @@ class SimulatedTraining(ABC):
         if self._in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 
-    def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
+    def end_computation(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
         """End a computation of `seconds`, and call `then(worker)`, after a wait if the worker is slow on purpose."""
         self._asks.discard(worker)
         self._computing += seconds

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ps_cluster.cli.command_line import command, examples, option
-from ps_cluster.cli.options import GivenSettings, config_layers, config_options, tensorboard_option, trusted_code
+from ps_cluster.cli.options import (
+    GivenSettings,
+    config_and_set_options,
+    config_options,
+    tensorboard_option,
+    trusted_code,
+)
 from ps_cluster.cli.value_types import LIST, OUTPUT_FOLDER, OneOf, Whole
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
@@ -48,7 +54,7 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
 @option("--dry-run", is_flag=True, help="Print the trials; start nothing.")
 @config_options(*RUN_OPTIONS)
 @option("--seed", type=Whole(0, 2**31 - 1), help="Seed for drawing the trials; default: 0.")
-@config_layers
+@config_and_set_options
 def sweep(
     given: GivenSettings,
     vary: tuple[str, ...],
@@ -107,7 +113,7 @@ def sweep(
 )
 @option("--dry-run", is_flag=True, help="Print the members; start nothing.")
 @config_options(*RUN_OPTIONS)
-@config_layers
+@config_and_set_options
 def ensemble(
     given: GivenSettings,
     seeds: int | None,

@@ -63,7 +63,7 @@ def save_joined(model: keras.Model, path: Path) -> None:
 
 def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedDataset) -> ScoreTable:
     """Return the scores of each member, and of their mean prediction, on the test set."""
-    head, objective = head_of(dataset.spec).of_prediction, OBJECTIVES[dataset.spec.objective]
+    head, objective = head_of(dataset.spec).prediction_head, OBJECTIVES[dataset.spec.objective]
     calibrated = objective.activation == "softmax"
     predict = [
         tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members

@@ -59,12 +59,12 @@ class Range:
         return self.low, self.high
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def draw(self, trial: BaseTrial, key: str) -> None:
         """Draw the value of this setting in Optuna's `trial` as a number, unless the trial already has a value."""
-        if self.is_whole:
+        if self.is_integer:
             trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
         else:
             trial.suggest_float(key, self.low, self.high, log=self.log)
@@ -77,7 +77,7 @@ class Range:
         between = (low + (high - low) * place / (points - 1) for place in range(1, points - 1))
         # The ends stay as they are written. The other numbers get few digits, so that they are easy to read.
         inner = (math.exp(place) if self.log else place for place in between)
-        rounded = (round(number) if self.is_whole else float(f"{number:.6g}") for number in inner)
+        rounded = (round(number) if self.is_integer else float(f"{number:.6g}") for number in inner)
         return Choices(tuple(dict.fromkeys((self.low, *rounded, self.high))))
 
 
@@ -105,7 +105,7 @@ class Space:
         """Return the number of combinations. Raises UserError for a range without a number of values."""
         for key, axis in self.axes.items():
             if isinstance(axis, Range):
-                low, high = (end if axis.is_whole else f"{end:g}" for end in axis.values)
+                low, high = (end if axis.is_integer else f"{end:g}" for end in axis.values)
                 how = f"{low}..{high}{':log' * axis.log}:5"
                 raise UserError(f"--vary {key}: a grid needs the number of values: write {how}")
         return math.prod(len(axis.values) for axis in self.axes.values())
@@ -170,7 +170,7 @@ def _listed(given: object) -> Choices:
 
 def _range(found: re.Match[str]) -> Axis:
     low, high = (
-        plain_numbers.whole(text) if plain_numbers.is_whole(text) else plain_numbers.decimal(text)
+        plain_numbers.whole(text) if plain_numbers.is_integer(text) else plain_numbers.decimal(text)
         for text in (found["low"], found["high"])
     )
     log = bool(found["log"])

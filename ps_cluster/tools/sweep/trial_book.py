@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.installation import to_install
+from ps_cluster.installation import install_command
 from ps_cluster.tools.sweep.methods import SearchMethod
 from ps_cluster.tools.sweep.space import Space, Values
 
@@ -42,7 +42,7 @@ def check_installed() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise UserError(f"sweep needs Optuna ({error}): {to_install('sweep')}") from error
+        raise UserError(f"sweep needs Optuna ({error}): {install_command('sweep')}") from error
 
 
 class TrialBook:

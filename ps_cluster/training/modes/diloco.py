@@ -126,7 +126,7 @@ class Diloco(OuterMode):
         assert isinstance(compute, LocalTraining)
         return fragments_graph(store, compute, config)
 
-    def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
+    def momentum_period_and_spread(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`.
 
         The momentum changes with every N-th push. If the staleness method gathers several pushes into one change of the
@@ -150,7 +150,7 @@ class Diloco(OuterMode):
             suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
             fragmented = " with mode.fragments" if method.takes_periods else ""
             raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} supports {listed(suitable)}")
-        every, spread = self.delay_of_momentum(config)
+        every, spread = self.momentum_period_and_spread(config)
         if spread > 1 / every:
             raise ValueError(
                 f"mode.momentum_spread: got {spread:g}: it may be at most 1 / mode.momentum_every, 1 / {every}"

@@ -20,7 +20,7 @@ AUTO = "auto"
 _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
 
 
-class LayerPlace(NamedTuple):
+class PlacementEntry(NamedTuple):
     """An entry of the setting `placement`: `layer` and the layers after it, up to the next entry, are on `worker`.
 
     `device` is the device of the worker that the user asks for; "" if the user names none.
@@ -53,13 +53,13 @@ class LayersSettings(SplitSettings):
     @field_validator("placement")
     @classmethod
     def _placement_is_readable(cls, text: str) -> str:
-        places_of(text)
+        parse_placement(text)
         return text.strip()
 
     @property
-    def places(self) -> tuple[LayerPlace, ...]:
+    def places(self) -> tuple[PlacementEntry, ...]:
         """The entries of the setting `placement`; empty for "auto"."""
-        return places_of(self.placement)
+        return parse_placement(self.placement)
 
     @property
     def devices(self) -> Mapping[int, str]:
@@ -67,7 +67,7 @@ class LayersSettings(SplitSettings):
         return {place.worker: place.device for place in self.places if place.device}
 
 
-def places_of(text: str) -> tuple[LayerPlace, ...]:
+def parse_placement(text: str) -> tuple[PlacementEntry, ...]:
     """Parse the setting `placement`; return its entries, or () for "auto". Raise ValueError if it can't be parsed."""
     if text.strip() == AUTO:
         return ()
@@ -76,7 +76,7 @@ def places_of(text: str) -> tuple[LayerPlace, ...]:
         match = _ENTRY.fullmatch(part.strip())
         if not match:
             raise ValueError(f"'{part.strip()}' is not LAYER=WORKER, as in conv2d_1=1 or conv2d_1=1:GPU:0")
-        places.append(LayerPlace(match[1].strip(), int(match[2]), match[3] or ""))
+        places.append(PlacementEntry(match[1].strip(), int(match[2]), match[3] or ""))
     for one in places:
         for other in places:
             if one.layer == other.layer and one.worker != other.worker:

@@ -85,7 +85,7 @@ def take_local_steps(
       may_continue: as in `PeriodLimits`.
     """
 
-    from ps_cluster.data.batches import joined_checksum
+    from ps_cluster.data.batches import append_to_checksum
 
     def body(
         position: tf.Tensor, continues: tf.Tensor, before: PeriodSoFar
@@ -95,7 +95,7 @@ def take_local_steps(
         rate = tf.where(position == 0, result.learning_rate, rate)
         numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
         examples, checksum = tf.unstack(before.seen)
-        seen = tf.stack([examples + result.examples, joined_checksum(checksum, result.ids_checksum)])
+        seen = tf.stack([examples + result.examples, append_to_checksum(checksum, result.ids_checksum)])
         if may_continue is not None:
             with tf.control_dependencies([passed_on]):
                 continues = tf.identity(may_continue())

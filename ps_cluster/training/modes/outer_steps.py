@@ -84,7 +84,7 @@ class OuterMode(LocalMode):
 
     unused_settings = frozenset({"lookahead"})
 
-    def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
+    def momentum_period_and_spread(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`.
 
         The momentum changes with every N-th push. c is the share of the momentum that each push applies.
@@ -95,7 +95,7 @@ class OuterMode(LocalMode):
         return LocalTraining(step, config, start, keep)
 
     def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
-        every, spread = self.delay_of_momentum(config)
+        every, spread = self.momentum_period_and_spread(config)
         return DelayedNesterov(config, OuterSettings.of(config), weights, every=every, spread=spread)
 
     def recomputed_steps(self) -> type[RecomputedSteps]:
@@ -108,7 +108,7 @@ class OuterMode(LocalMode):
 
         In a mode with rounds, the gradient is the mean of the gradients of a round.
         """
-        settings, (every, spread) = OuterSettings.of(config), self.delay_of_momentum(config)
+        settings, (every, spread) = OuterSettings.of(config), self.momentum_period_and_spread(config)
         beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
         gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
         delta = parts.slots["delta"] + gradient

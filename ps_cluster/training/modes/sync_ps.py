@@ -77,7 +77,7 @@ class RoundShard(WaitingShard):
         super().__init__(device, start, config, total_steps)
         self._workers = config.steps_per_update
         self._needed, self._most = config.gradients_per_update, config.most_gradients_per_update
-        self._grace_s = config.mode_kind.grace_seconds(config)
+        self._grace_s = config.chosen_mode.grace_seconds(config)
         for table in self.tables:
             table.keep_sum()
         with tf.device(device):

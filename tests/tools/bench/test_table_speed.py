@@ -73,7 +73,7 @@ def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline_that_is
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])
 def test_a_setting_that_the_arms_choose_is_refused(key):
     with pytest.raises(UserError, match=f"--set {key}: the arm tables chooses this setting itself"):
-        cases.refuse_chosen(table_speed.NAME, table_speed.CHOSEN, {key: 1})
+        cases.refuse_fixed_settings(table_speed.NAME, table_speed.CHOSEN, {key: 1})
 
 
 @pytest.mark.exhaustive

@@ -97,5 +97,5 @@ def test_outputs_made_of_a_prediction_predict_it(objective, images):
     if objective == "regression":
         spec = replace(spec, target=replace(spec.target, mean=(5.0,), std=(3.0,)))
     prediction = tf.nn.softmax(tf.constant(np.random.default_rng(0).normal(0, 3, (7, 10)), tf.float32))
-    head = head_of(spec).of_prediction
+    head = head_of(spec).prediction_head
     np.testing.assert_allclose(head.prediction(head.outputs_of(prediction)), prediction, atol=1e-5)

@@ -31,7 +31,7 @@ def test_values_are_read_as_they_are_written(given, expected):
 
 
 def test_a_range_between_whole_numbers_has_only_whole_numbers():
-    assert axis("16..64").is_whole and not axis("16..64.0").is_whole
+    assert axis("16..64").is_integer and not axis("16..64.0").is_integer
 
 
 @pytest.mark.parametrize(

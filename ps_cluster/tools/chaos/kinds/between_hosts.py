@@ -28,7 +28,7 @@ class HostVanishes(FaultKind):
 
     name = "host vanishes"
     launched, hosted = False, True
-    others_go_on = True
+    others_continue = True
     victims = (WORKER,)
 
     def __init__(self, seconds: float = GONE_S):
@@ -53,11 +53,11 @@ class HostVanishes(FaultKind):
         return Injection(scene.now(), [is_continued, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
-class OfTwoWorkers(FaultKind):
+class TwoWorkersHit(FaultKind):
     """A fault that hits two workers. The second is killed, and has to train again while the first is unavailable."""
 
     launched, hosted = False, True
-    others_go_on = True
+    others_continue = True
     victims = (WORKER, WORKER)
 
     def __init__(self, name: str, take_away: Callable[[Scene, Task, int], Callable[[], None]]):
@@ -120,8 +120,8 @@ class HostLink(Lasting):
             host.restore()
 
 
-WORKER_NEVER_BACK = OfTwoWorkers("worker never back", _kill_and_hold)
-SILENT_WORKER = OfTwoWorkers("silent worker", _silence)
+WORKER_NEVER_BACK = TwoWorkersHit("worker never back", _kill_and_hold)
+SILENT_WORKER = TwoWorkersHit("silent worker", _silence)
 CUT_OFF_WORKER = HostLink("cut off worker", WORKER, CUT_S, Host.cut)
 CUT_OFF_CHIEF = HostLink("cut off chief", CHIEF, CUT_S, Host.cut)
 BAD_LINK = HostLink("slow and lossy link", WORKER, BAD_S, lambda host: host.slow(RATE, DELAY_MS, LOSS))
