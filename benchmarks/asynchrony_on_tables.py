@@ -31,7 +31,7 @@ from benchmarks import recommenders
 from benchmarks.records import Column, Record, half_interval, keep, print_table
 from benchmarks.trials import STEP, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, Integer
 from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
@@ -228,7 +228,10 @@ def draw(path: Path) -> None:
     help="Compare on these data sets only.",
 )
 @click.option(
-    "--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each mode, with and without a slow worker."
+    "--seeds",
+    type=Integer(2, 100),
+    default=8,
+    help="Number of final runs of each mode, with and without a slow worker.",
 )
 @click.option("--straggler", default="2:5x", help="The slow worker, e.g. 2:5x.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from benchmarks.records import Column, keep, print_table
 from benchmarks.training import train
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, NameOf, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Integer, NameOf
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.user_settings import parse_assignment
@@ -110,7 +110,7 @@ def compared(before: Measured, now: Measured) -> dict[str, float]:
 @click.option(
     "--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions to measure, separated by commas."
 )
-@click.option("--rounds", type=Whole(1, 100), default=5, help="How often each network is measured in each precision.")
+@click.option("--rounds", type=Integer(1, 100), default=5, help="How often each network is measured in each precision.")
 @click.option("--dataset", type=NameOf(DATASETS), default="auto")
 @click.option(
     "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of the data set."

@@ -23,7 +23,7 @@ from benchmarks.records import RECORDS, Column, keep, print_table
 from benchmarks.staleness_chart import ADAM, MUON_ADAM, arm
 from benchmarks.trials import AT_A_TIME, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, Integer
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
 
@@ -78,7 +78,7 @@ def draw(record: Path) -> None:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each rule and delay.")
+@click.option("--seeds", type=Integer(2, 100), default=8, help="Number of final runs of each rule and delay.")
 @click.option("--record", type=OUTPUT_FILE, default=RECORDS / "delay_trials.json", help="Where all trials are kept.")
 @AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the results of the record.")

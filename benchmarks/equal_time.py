@@ -37,7 +37,7 @@ from benchmarks.staleness_chart import ONE_WORKER, SHARED
 from benchmarks.training import train
 from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, OUTPUT_FOLDER, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, OUTPUT_FOLDER, Integer
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
@@ -247,7 +247,7 @@ def draw(output: Path) -> None:
 @DATA_DIR
 @click.option("--folder", type=OUTPUT_FOLDER, help="Folder of the runs, which a continued study uses again.")
 @click.option(
-    "--seeds", type=Whole(2, 100), default=5, help="Number of runs of each mode, with and without a slow worker."
+    "--seeds", type=Integer(2, 100), default=5, help="Number of runs of each mode, with and without a slow worker."
 )
 @click.option("--output", type=OUTPUT_FILE, default=RECORDS / "equal_time.json", help="The record of the comparison.")
 @click.option(

@@ -20,7 +20,7 @@ import click
 from benchmarks.records import RECORDS, Column, keep
 from benchmarks.training import train
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import CommaList, Whole
+from ps_cluster.cli.value_types import CommaList, Integer
 from ps_cluster.config import build_config
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
@@ -153,8 +153,8 @@ def bench(
 @click.option(
     "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
 )
-@click.option("--seeds", type=Whole(1, 20), default=3, help="How often each training is repeated.")
-@click.option("--rounds", type=Whole(1, 20), default=5, help="How often each ratio is measured.")
+@click.option("--seeds", type=Integer(1, 20), default=3, help="How often each training is repeated.")
+@click.option("--rounds", type=Integer(1, 20), default=5, help="How often each ratio is measured.")
 @click.option("--ddp-python", type=click.Path(exists=True, path_type=Path), help="The Python that has PyTorch.")
 @click.option(
     "--parts",

@@ -35,7 +35,7 @@ import tensorflow as tf
 
 from benchmarks.records import Column, keep, print_table
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, Integer
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.system.lifetime import die_with_parent
 
@@ -189,8 +189,8 @@ def kill_workers(
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--kills", type=Whole(0, 10_000), default=100, help="Number of workers that are killed.")
-@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the moments and of the workers.")
+@click.option("--kills", type=Integer(0, 10_000), default=100, help="Number of workers that are killed.")
+@click.option("--seed", type=Integer(0, 2**31 - 1), default=0, help="Seed of the moments and of the workers.")
 @click.option("--output", type=OUTPUT_FILE, help="Write the record to this JSON file.")
 def main(kills: int, seed: int, output: Path | None) -> None:
     """Count the updates that TensorFlow's own parameter-server training repeats when workers are killed."""

@@ -31,7 +31,7 @@ import click
 
 from benchmarks.records import Column, keep
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, Integer
 from ps_cluster.errors import UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
@@ -130,8 +130,8 @@ def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -
 @click.command(cls=OneLineCommand)
 @click.argument("module")
 @click.argument("tests", nargs=-1)
-@click.option("--sample", type=Whole(1, 10_000), default=30, help="The number of mutants, chosen at random.")
-@click.option("--seed", type=Whole(0, 2**32), default=26)
+@click.option("--sample", type=Integer(1, 10_000), default=30, help="The number of mutants, chosen at random.")
+@click.option("--seed", type=Integer(0, 2**32), default=26)
 @click.option("--all", "with_others", is_flag=True, help="Also run the tests that are slow, or start clusters.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write the mutants to this JSON file, as a record.")
 def main(module: str, tests: Sequence[str], sample: int, seed: int, with_others: bool, output: Path | None) -> None:

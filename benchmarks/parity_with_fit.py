@@ -28,7 +28,7 @@ import ps_cluster
 from benchmarks.parity_programs import CIFAR10_FOLDER, PROGRAMS, Arrays, cifar10
 from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, CommaList, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, CommaList, Integer
 from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.report.terminal import print_line
 
@@ -117,7 +117,7 @@ def score_of_run(name: str, seed: int, settings: Mapping[str, object]) -> float:
     default=",".join(PROGRAMS),
     help="The programs to compare, separated by commas; default: all.",
 )
-@click.option("--seeds", type=Whole(1, 20), default=3)
+@click.option("--seeds", type=Integer(1, 20), default=3)
 @click.option(
     "--data-dir", type=INPUT_PATH, help="Folder of CIFAR-10. Without it, the programs that need CIFAR-10 are left out."
 )

@@ -32,7 +32,7 @@ from pyarrow import csv, parquet
 import ps_cluster
 from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Integer
 from ps_cluster.config import build_config
 from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.data.cache import default_cache_dir
@@ -180,7 +180,7 @@ def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
     default=",".join(PROGRAMS),
     help="Compare on these data sets only, separated by commas.",
 )
-@click.option("--seeds", type=Whole(1, 20), default=3)
+@click.option("--seeds", type=Integer(1, 20), default=3)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all trainings.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write every score to this JSON file.")
 def main(names: tuple[str, ...], seeds: int, assignments: tuple[str, ...], output: Path | None) -> None:

@@ -28,7 +28,7 @@ import click
 from benchmarks.records import RECORDS, Column, half_interval, keep, print_table
 from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, Integer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.plots import Plot, grid, legend_outside, line_styles, plot_style
@@ -256,7 +256,7 @@ def draw(record: Path) -> None:
 @click.command(cls=OneLineCommand)
 @click.option("--network", type=click.Choice(list(WORKS)), help="The network to train.")
 @DATA_DIR
-@click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each point of the chart.")
+@click.option("--seeds", type=Integer(2, 100), default=8, help="Number of final runs of each point of the chart.")
 @click.option(
     "--record", type=OUTPUT_FILE, default=RECORDS / "staleness_trials.json", help="Where all trials are kept."
 )

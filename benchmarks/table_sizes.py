@@ -25,14 +25,14 @@ import psutil
 import ps_cluster
 from benchmarks.records import Column, keep, print_table
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Whole
+from ps_cluster.cli.value_types import OUTPUT_FILE, CommaList, Integer
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import PS
 from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.data.sets.clicks import COLUMNS as TABLES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.result_rows import ProgressRow, Summary
@@ -51,7 +51,7 @@ SETTINGS: dict[str, Any] = {
 COPIES = 2  # of each row on its server: the row and its slot of adagrad
 HARDLY_ANY = 100  # rows of each table in the runs that measure the memory that does not depend on rows
 PROCESSES_BYTES = 1.5e9  # the memory of all processes without tables, and of the data
-WHOLE = CommaList(Whole(1, 1000))
+WHOLE = CommaList(Integer(1, 1000))
 COLUMNS = {
     "rows": Column(heading="rows"),
     "width": Column(heading="width"),
@@ -121,9 +121,9 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
     help="Rows of all tables together, in millions. Several sizes are separated by commas.",
 )
 @click.option("--servers", type=WHOLE, default="1,2,4", help="Numbers of parameter servers, separated by commas.")
-@click.option("--width", type=Whole(1, 1024), default=4, help="How many numbers a row has.")
-@click.option("--steps", type=Whole(20, 1_000_000), default=1500, help="How many updates each run makes.")
-@click.option("--rounds", type=Whole(1, 20), default=3, help="How often each size is measured. The sizes take turns.")
+@click.option("--width", type=Integer(1, 1024), default=4, help="How many numbers a row has.")
+@click.option("--steps", type=Integer(20, 1_000_000), default=1500, help="How many updates each run makes.")
+@click.option("--rounds", type=Integer(1, 20), default=3, help="How often each size is measured. The sizes take turns.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
 def main(
@@ -144,7 +144,7 @@ def main(
     for _ in range(rounds):
         for (size, count), of_size in found.items():
             of_size.append(measured(settings_of(size, width, count, given)))
-            print_line(f"{TABLES * size:,} rows on {counted(count, 'server')}: {of_size[-1].ms:.2f} ms an update")
+            print_line(f"{TABLES * size:,} rows on {with_noun(count, 'server')}: {of_size[-1].ms:.2f} ms an update")
             rows = [
                 row_of(found, size, count, width) for (size, count), some in found.items() if some and size > HARDLY_ANY
             ]

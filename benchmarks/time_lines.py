@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ps_cluster.cli.command_line import OneLineCommand
-from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Integer
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, grid, plot_style
@@ -39,7 +39,7 @@ LETTERS = 0.025  # the width of the name of a version, as a share of the width o
 @click.option("--output", type=OUTPUT_FILE, default="time-lines.png", help="The PNG file to write.")
 @click.option(
     "--steps",
-    type=Whole(1, 100),
+    type=Integer(1, 100),
     default=12,
     help="Number of steps of the asynchronous run in the picture. They begin at the middle of the run.",
 )

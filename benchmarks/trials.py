@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.records import Column, Record, half_interval, keep
 from benchmarks.training import train
-from ps_cluster.cli.value_types import Whole
+from ps_cluster.cli.value_types import Integer
 from ps_cluster.files.json_files import read_json
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.report.terminal import print_line
@@ -35,7 +35,7 @@ DATA_DIR = click.option(
     "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
 )
 AT_A_TIME = click.option(
-    "--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time."
+    "--at-a-time", type=Integer(1, 16), default=2, help="Number of trainings that run at the same time."
 )
 COLUMNS = {
     "arm": Column(heading="arm"),

@@ -10,7 +10,7 @@ from ps_cluster.config import parse_assignment
 from ps_cluster.config.stragglers import Slowness, Stragglers, parse_stragglers
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import Malformed, decimal, whole
+from ps_cluster.files.values import Malformed, parse_decimal, parse_integer
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from ps_cluster.launch.cluster_files import from_tf_config
 from ps_cluster.launch.topology import ClusterTopology
@@ -48,19 +48,19 @@ def read_or_refused(read, text, refusal):
 @given(NUMBERS)
 @example("१")
 def test_a_whole_number_is_what_python_reads_or_is_refused(text):
-    value = read_or_refused(whole, text, Malformed)
+    value = read_or_refused(parse_integer, text, Malformed)
     assert value is None or (value == int(text) and text.isascii())
 
 
 @given(NUMBERS)
 def test_a_decimal_number_is_what_python_reads_or_is_refused(text):
-    value = read_or_refused(decimal, text, Malformed)
+    value = read_or_refused(parse_decimal, text, Malformed)
     assert value is None or (value == float(text) and text.isascii())
 
 
 @given(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_are_read_back(integer, number):
-    assert whole(str(integer)) == integer and decimal(repr(number)) == number
+    assert parse_integer(str(integer)) == integer and parse_decimal(repr(number)) == number
 
 
 @given(YAML | st.binary())

@@ -24,7 +24,7 @@ Part: TypeAlias = np.ndarray | dict[str, np.ndarray] | tuple[np.ndarray, ...]
 """The inputs, the targets or the weights of all examples, in the structure that a batch of the stream has."""
 
 
-class Written(NamedTuple):
+class StreamArrays(NamedTuple):
     """The examples of a stream, memory-mapped from files, and the number of examples in its first batch."""
 
     first_batch: int
@@ -33,7 +33,7 @@ class Written(NamedTuple):
     weights: Part | None = None
 
 
-def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, notify: Notify) -> Written:
+def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, notify: Notify) -> StreamArrays:
     """Write the examples of all batches, and return them.
 
     Args:
@@ -73,7 +73,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
         told = ", ".join(f"{' '.join(path)} has {rows:,}" for path, rows in lengths.items())
         raise UserError(f"{what}: its parts have different numbers of examples: {told}")
     notify(f"{what}: its batches are packed: {next(iter(lengths.values())):,} examples, {done / 1e6:,.0f} MB")
-    return Written(rows_of_first, *(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure)))
+    return StreamArrays(rows_of_first, *(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure)))
 
 
 def _leaves(batch: Sequence[object]) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -19,7 +19,7 @@ from ps_cluster.cli.command_line import (
     yes_option,
 )
 from ps_cluster.cli.options import GivenSettings, config_and_set_options, config_options
-from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, NameOf, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Integer, NameOf
 from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.sections import DATA_SET
 from ps_cluster.errors import RunFailed, UserError
@@ -162,7 +162,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 )
 @option(
     "--seed",
-    type=Whole(0, 2**31 - 1),
+    type=Integer(0, 2**31 - 1),
     default=0,
     help="Seed that decides which examples are shown, and how they are varied.",
 )

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ps_cluster.cli.command_line import OUTPUT, Body, OptionType, is_given, option
-from ps_cluster.cli.value_types import INPUT_PATH, NameOf, Number, OneOf, Whole, completions
+from ps_cluster.cli.value_types import INPUT_PATH, Integer, NameOf, Number, OneOf, completions
 from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.modes import MODES
@@ -161,7 +161,7 @@ def type_of_setting(key: str) -> OptionType:
                     limits |= {"min": low, "min_open": isinstance(bound, Gt)}
                 case Le(high) | Lt(high):
                     limits |= {"max": high, "max_open": isinstance(bound, Lt)}
-        return (Whole if kind is int else Number)(**limits)
+        return (Integer if kind is int else Number)(**limits)
     if issubclass(kind, BaseModel):
         return click.STRING  # a short form of several settings (`settings_of`)
     return click.Path(path_type=Path) if kind is Path else kind
@@ -308,7 +308,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
         command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
         least = "Begin as soon as this many workers answer, in modes whose number of workers can change"
         default = "default: begin when all answer, or after a minute with those that do."
-        return option("--min-workers", type=Whole(1), help=f"{least}; {default}")(command)
+        return option("--min-workers", type=Integer(1), help=f"{least}; {default}")(command)
 
     return add
 
@@ -336,7 +336,7 @@ def metrics_options(command: Body) -> Body:
     where = "The address at which --metrics-port serves. Everybody who can reach it can read the metrics."
     add = option("--metrics-host", default="127.0.0.1", group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any free port."
-    return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
+    return option("--metrics-port", type=Integer(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 
 
 def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:

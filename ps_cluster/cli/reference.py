@@ -20,7 +20,7 @@ from ps_cluster.config.registry import Named
 from ps_cluster.config.schema import section_classes
 from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, Choice, flat, own_settings
 from ps_cluster.config.user_settings import EXTENDS
-from ps_cluster.files.values import in_words
+from ps_cluster.files.values import one_line_text
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
@@ -212,9 +212,9 @@ def _values(schema: Schema) -> str:
     if "anyOf" in schema:
         return ", or ".join(_values(one) for one in schema["anyOf"])
     if "enum" in schema:
-        return ", ".join(in_words(value) for value in schema["enum"])
+        return ", ".join(one_line_text(value) for value in schema["enum"])
     if "const" in schema:
-        return in_words(schema["const"])
+        return one_line_text(schema["const"])
     if schema.get("type") == "array" and schema.get("minItems") == schema.get("maxItems", ...):
         return f"list of {schema['minItems']}, each: {_values(schema['items'])}"
     if schema.get("type") == "array":

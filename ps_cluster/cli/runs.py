@@ -22,7 +22,7 @@ from ps_cluster.cli.command_line import (
     yes_option,
 )
 from ps_cluster.cli.options import GivenSettings, config_options, refuse_others, set_option, trusted_code
-from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Number, OneOf, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, Integer, Number, OneOf
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean
@@ -161,7 +161,7 @@ def show(run: Path, page: bool) -> None:
     if page:
         with locks.sole_use(run_dir.root, RUN_DIRECTORY, print_line):
             draw_results(run_dir, print_line)
-    listed, console = run_list.listed(run_list.read_files(run_dir)), make_console()
+    listed, console = run_list.list_run(run_list.read_files(run_dir)), make_console()
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
         run_list.print_unfinished(listed, run_dir, console)
     else:
@@ -195,7 +195,7 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
     epilog=examples("scale runs/mine --workers 5", "scale runs/mine --workers 1", "scale elsewhere/run --workers 2")
 )
 @click.argument("run_dir", type=INPUT_PATH)
-@option("--workers", type=Whole(1, MOST_WORKERS), required=True, help="The new number of workers.")
+@option("--workers", type=Integer(1, MOST_WORKERS), required=True, help="The new number of workers.")
 def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
 
@@ -219,7 +219,7 @@ def scale(run_dir: Path, workers: int) -> None:
 )
 @click.argument("run_dir", type=INPUT_PATH)
 @option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="Ask about one task of this type.")
-@option("--index", type=Whole(0), help="The index of this task among those of its type, from 0.")
+@option("--index", type=Integer(0), help="The index of this task among those of its type, from 0.")
 @option(
     "--probe",
     type=OneOf(("live", "ready")),

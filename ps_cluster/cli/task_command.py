@@ -18,7 +18,7 @@ from ps_cluster.cli.options import (
     parameter_of,
     waiting_options,
 )
-from ps_cluster.cli.value_types import OUTPUT_FOLDER, OneOf, Whole
+from ps_cluster.cli.value_types import OUTPUT_FOLDER, Integer, OneOf
 from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Resume, Task
 from ps_cluster.errors import RunFailed, UserError
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     help="A YAML file with the addresses of each type of task, e.g. chief: [a:2222]. It replaces TF_CONFIG.",
 )
 @option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="With --cluster: the type of this task.")
-@option("--index", type=Whole(0), help="With --cluster: the index of this task among those of its type, from 0.")
+@option("--index", type=Integer(0), help="With --cluster: the index of this task among those of its type, from 0.")
 @option(
     "--resume",
     type=OneOf(get_args(Resume)),

@@ -17,10 +17,10 @@ from ps_cluster.cli.value_types import (
     PRINTED_FILE,
     STDOUT,
     CommaList,
+    Integer,
     NameOf,
     Number,
     OneOf,
-    Whole,
 )
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.tasks import EVALUATOR, Task
@@ -90,19 +90,19 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @click.argument("examples", nargs=-1, type=INPUT_PATH, metavar="EXAMPLES...")
 @_run
 @trusted_code
-@option("--top", type=Whole(1, 2**16), default=3, help="How many classes are shown for each example.")
+@option("--top", type=Integer(1, 2**16), default=3, help="How many classes are shown for each example.")
 @option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
 @option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and name them.")
 @option("--prompt", metavar="TEXT", help="A text that a network for text continues.")
-@option("--length", type=Whole(1, 100_000), default=Sampling.length, help="Add at most this many bytes to a text.")
+@option("--length", type=Integer(1, 100_000), default=Sampling.length, help="Add at most this many bytes to a text.")
 @option(
     "--temperature",
     type=Number(0, 100),
     default=Sampling.temperature,
     help="0: take the likeliest byte; 1: draw bytes by their probability.",
 )
-@option("--seed", type=Whole(0, 2**31), default=Sampling.seed, help="Seed with which bytes are drawn.")
+@option("--seed", type=Integer(0, 2**31), default=Sampling.seed, help="Seed with which bytes are drawn.")
 @option(
     "--data-dir",
     type=INPUT_PATH,
@@ -173,7 +173,7 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
 @trusted_code
 @option(
     "--changed-since",
-    type=Whole(0, 2**62),
+    type=Integer(0, 2**62),
     metavar="STEP",
     is_eager=True,  # with this option, `--output` is a file
     help="Write only the rows of embedding tables that have changed since this step, to the .npz file --output.",
@@ -194,7 +194,7 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
 )
 @option(
     "--check-examples",
-    type=Whole(1, 2**31),
+    type=Integer(1, 2**31),
     default=10_000,
     help="Compare each file with the original on at most this many test examples.",
 )

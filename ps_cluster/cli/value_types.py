@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ps_cluster.errors import did_you_mean
-from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
+from ps_cluster.files.values import Malformed, parse_decimal, parse_integer, refuse_address
 from ps_cluster.files.writable import check_file, check_folder
 
 if TYPE_CHECKING:
@@ -65,18 +65,18 @@ class _PlainDigits(click.ParamType[Any]):
         return super().convert(number, parameter, context)
 
 
-class Whole(_PlainDigits, click.IntRange):
+class Integer(_PlainDigits, click.IntRange):
     """A parameter type: an integer in plain digits. Click alone would accept `1_000`, `010` and full-width digits."""
 
     name = "integer"
-    read = staticmethod(whole)
+    read = staticmethod(parse_integer)
 
 
 class Number(_PlainDigits, click.FloatRange):
     """A parameter type: a finite number in plain digits. Click alone would accept "nan" in every range."""
 
     name = "number"
-    read = staticmethod(decimal)
+    read = staticmethod(parse_decimal)
 
 
 class NameOf(click.ParamType[str]):

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from ps_cluster.config.setting_types import Section
 from ps_cluster.errors import did_you_mean
-from ps_cluster.files.values import Malformed, decimal, whole
+from ps_cluster.files.values import Malformed, parse_decimal, parse_integer
 
 
 def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
@@ -78,18 +78,18 @@ class Variation(NamedTuple):
 
 def _range(text: str) -> list[float]:
     lowest, _, highest = text.partition("-")
-    return [decimal(lowest), decimal(highest)]
+    return [parse_decimal(lowest), parse_decimal(highest)]
 
 
 # A name without a value stands for the value in configs/default.yaml.
 VARIATIONS = {
     "flip": Variation("flip", str, "flip or flip=random", "alternating"),
-    "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
-    "hue": Variation("hue_delta", decimal, "hue=0.1"),
-    "brightness": Variation("brightness_delta", decimal, "brightness=0.1"),
+    "crop": Variation("crop_padding_pixels", parse_integer, "crop or crop=4", 2),
+    "hue": Variation("hue_delta", parse_decimal, "hue=0.1"),
+    "brightness": Variation("brightness_delta", parse_decimal, "brightness=0.1"),
     "contrast": Variation("contrast_range", _range, "contrast=0.8-1.2"),
     "saturation": Variation("saturation_range", _range, "saturation=0.8-1.2"),
-    "cutout": Variation("cutout_pixels", whole, "cutout=8"),
+    "cutout": Variation("cutout_pixels", parse_integer, "cutout=8"),
 }
 NO_VARIATION = "none"
 

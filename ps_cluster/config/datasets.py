@@ -21,8 +21,8 @@ from ps_cluster.config.objectives import (
     WEIGHT,
     ArrayField,
     ExampleSpec,
+    FieldValues,
     OtherTarget,
-    Rows,
     check_rows,
     target_array,
 )
@@ -255,7 +255,7 @@ class Contents:
     """
 
     spec: ExampleSpec
-    arrays: Mapping[str, Mapping[str, Rows]]
+    arrays: Mapping[str, Mapping[str, FieldValues]]
     notes: tuple[str, ...] = ()
     encoding: TableEncoding | None = None
     file_rows: tuple[int, ...] = ()
@@ -263,8 +263,8 @@ class Contents:
     @classmethod
     def of(
         cls,
-        train: Mapping[str, Rows],
-        test: Mapping[str, Rows],
+        train: Mapping[str, FieldValues],
+        test: Mapping[str, FieldValues],
         *,
         objective: str = "classification",
         classes: Sequence[str] = (),
@@ -298,7 +298,7 @@ class Contents:
         return cls(spec, {"train": train, "test": test})
 
 
-def _check_split(rows: Mapping[str, Rows]) -> None:
+def _check_split(rows: Mapping[str, FieldValues]) -> None:
     try:
         for name, array in rows.items():
             check_rows(f"'{name}'", array)
@@ -311,7 +311,7 @@ def _check_split(rows: Mapping[str, Rows]) -> None:
         )
 
 
-def _number_of_classes(labels: Rows) -> int:
+def _number_of_classes(labels: FieldValues) -> int:
     if np.dtype(labels.dtype).kind not in "iu" or not len(labels):
         return 0  # packing reports the mistake
     highest = int(labels[:].max())

@@ -45,7 +45,7 @@ from ps_cluster.config.user_settings import (
     of_options,
 )
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import first_error, listed
+from ps_cluster.files.values import first_error, join_names
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
@@ -181,11 +181,11 @@ def _setting_of_another_choice(error: ValidationError, tree: NestedSettings, ori
     if not having:
         known = list(kinds[chosen].Settings.model_fields)
         hint = did_you_mean(f"{section}.{name}", [*known_keys(), *(f"{section}.{one}" for one in known)])
-        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {listed(known)}"
+        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {join_names(known)}"
     value = reprlib.repr(first["input"])
     return (
         f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it belongs "
-        f"to {listed(having)}): leave it out"
+        f"to {join_names(having)}): leave it out"
     )
 
 

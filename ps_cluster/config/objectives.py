@@ -44,7 +44,7 @@ def are_numbered(outputs: Sequence[str]) -> bool:
 
 
 @runtime_checkable
-class Rows(Protocol):
+class FieldValues(Protocol):
     """The values of one field in many examples: a numpy array, or an object whose slices are numpy arrays."""
 
     @property
@@ -61,7 +61,7 @@ class Rows(Protocol):
 def check_rows(what: str, value: object) -> None:
     """Raise Malformed if a value is not an array with a row for each example."""
     refuse_sparse(what, value)
-    if not isinstance(value, Rows) or not value.shape:
+    if not isinstance(value, FieldValues) or not value.shape:
         raise Malformed(f"{what} is {type(value).__name__}, not an array with a row for each example")
 
 

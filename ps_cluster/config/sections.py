@@ -16,7 +16,7 @@ from ps_cluster.config.setting_types import Section
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import join_names
 
 NestedSettings = dict[str, Any]
 
@@ -204,7 +204,7 @@ def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
         users = tuple(name for name in MODES.own if uses(name, key))
         if users and not any(uses(mode, key) for mode in modes):  # unknown keys are reported elsewhere
             reason = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
-            raise ValueError(f"{key}: got {value!r:.80}: {reason} (it belongs to {listed(users)}): leave it out")
+            raise ValueError(f"{key}: got {value!r:.80}: {reason} (it belongs to {join_names(users)}): leave it out")
 
 
 def check_switches(mode: str, settings: Mapping[str, Any]) -> None:

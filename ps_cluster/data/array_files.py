@@ -31,7 +31,7 @@ class ArrayLayout(NamedTuple):
     begin: int  # the offset of its values in the file, in bytes
 
 
-def form_of(path: Path, name: str) -> ArrayLayout | None:
+def layout_of(path: Path, name: str) -> ArrayLayout | None:
     """Return the dtype and shape of an array in an .npz file or a folder of .npy files; None if they can't be read."""
     try:
         if path.is_dir():

@@ -81,7 +81,7 @@ def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
             yield path, os.stat(path) if os.path.exists(path) else os.lstat(path)
 
 
-def packed_at(directory: Path) -> float:
+def packed_time(directory: Path) -> float:
     """Return the time at which a packed folder was written, in seconds since 1970; 0 if it is unknown."""
     try:
         return (directory / MANIFEST).stat().st_mtime

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, TargetKind
-from ps_cluster.config.objectives import TARGET, Rows, target_array
+from ps_cluster.config.objectives import TARGET, FieldValues, target_array
 from ps_cluster.data.lazy_rows import IndexableRows, SelectedRows
 from ps_cluster.data.targets import Targets
 from ps_cluster.files.values import Malformed
@@ -54,7 +54,7 @@ def contents_of(
     targets: Targets,
     held_out: HeldOut | None,
     train: Mapping[str, IndexableRows],
-    test: Mapping[str, Rows] | None = None,
+    test: Mapping[str, FieldValues] | None = None,
     *,
     output: str = "",
     others: Mapping[str, Targets] = MappingProxyType({}),
@@ -73,7 +73,7 @@ def contents_of(
     whole: Mapping[str, IndexableRows] = {**train, **{name: one.train for name, one in of_outputs.items()}}
     if held_out is None:
         tests = {name: one.test for name, one in of_outputs.items() if one.test is not None}
-        parts: tuple[Mapping[str, Rows], ...] = whole, {**(test or {}), **tests}
+        parts: tuple[Mapping[str, FieldValues], ...] = whole, {**(test or {}), **tests}
     else:
         ids_of_parts = held_out.train, held_out.test
         parts = tuple({name: SelectedRows(rows, ids) for name, rows in whole.items()} for ids in ids_of_parts)

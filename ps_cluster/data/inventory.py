@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Download
-from ps_cluster.data.cache import archive_folders, packed_at, packed_folder
+from ps_cluster.data.cache import archive_folders, packed_folder, packed_time
 from ps_cluster.data.download import OnBytes
 from ps_cluster.data.packed import ENCODING, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed
@@ -25,7 +25,7 @@ _BLOCK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
-class Copy:
+class PackedCopy:
     """A packed copy of a data set: a folder with raw files that runs can read.
 
     If the copy is damaged, `dataset` is None and `problem` says why.
@@ -46,9 +46,9 @@ class Copy:
         return sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file())
 
     @property
-    def packed_at(self) -> float | None:
+    def packed_time(self) -> float | None:
         """The time at which the copy was written, in seconds since 1970; None if unknown."""
-        return packed_at(self.directory) or None
+        return packed_time(self.directory) or None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Entry:
     name: str
     title: str  # its name for use in sentences
     generated: bool
-    copies: tuple[Copy, ...]  # newest first
+    copies: tuple[PackedCopy, ...]  # newest first
     archives: tuple[Path, ...] = ()  # files and folders that were found and can be packed
     downloads: tuple[Download, ...] = ()  # empty if it can't be downloaded
 
@@ -71,7 +71,7 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
 
     Archives are looked for in `data_dir` first, then in `cache_dir` and in Keras's folder of data sets.
     """
-    found: dict[str, list[Copy]] = {}
+    found: dict[str, list[PackedCopy]] = {}
     for copy in copies(cache_dir):
         found.setdefault(copy.name, []).append(copy)
     places = (*([Path(os.path.expanduser(data_dir))] if data_dir else []), *archive_folders(cache_dir))
@@ -88,27 +88,27 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
     return listed
 
 
-def copies(cache_dir: Path) -> list[Copy]:
+def copies(cache_dir: Path) -> list[PackedCopy]:
     """Return all packed copies in the cache, newest first. Their arrays are not read."""
     folder = packed_folder(cache_dir)
     directories = [path for path in folder.glob("[!.]*") if path.is_dir()] if folder.is_dir() else []
     return sorted((open_copy(path) for path in directories), key=lambda copy: -(copy.packed_at or 0))
 
 
-def open_copy(directory: Path, *, whole: bool = False) -> Copy:
+def open_copy(directory: Path, *, whole: bool = False) -> PackedCopy:
     """Return the packed copy in a folder, even if it is damaged. `whole`: whether to check its targets too."""
     try:
-        return Copy(directory, load_packed(directory, check_targets=whole))
+        return PackedCopy(directory, load_packed(directory, check_targets=whole))
     except Unusable as error:
-        return Copy(directory, None, error.why)
+        return PackedCopy(directory, None, error.why)
 
 
-def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
+def copies_named(names: Sequence[str], found: Sequence[PackedCopy], cache_dir: Path) -> list[PackedCopy]:
     """Return the copies in `found` whose data set or folder has a name in `names`.
 
     Raises UserError if a name matches no copy.
     """
-    chosen: list[Copy] = []
+    chosen: list[PackedCopy] = []
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]
         if not mine:
@@ -121,13 +121,13 @@ def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -
     return chosen
 
 
-def _has_name(copy: Copy, name: str) -> bool:
+def _has_name(copy: PackedCopy, name: str) -> bool:
     """Return whether a copy's data set is called `name`, which may be a path. The path need not exist any more."""
     path = os.path.abspath(os.path.expanduser(name))
     return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 
-def verify(copy: Copy, progress: OnBytes = lambda done_bytes, total_bytes: None) -> Copy:
+def verify(copy: PackedCopy, progress: OnBytes = lambda done_bytes, total_bytes: None) -> PackedCopy:
     """Check all files of a packed copy, and return the copy. A damaged copy is returned with its `problem`.
 
     A copy is damaged if its manifest, the size of a file, a target or a checksum is wrong.
@@ -146,15 +146,15 @@ def verify(copy: Copy, progress: OnBytes = lambda done_bytes, total_bytes: None)
                     done += len(block)
                     progress(done, total)
         except OSError as error:
-            return Copy(copy.directory, None, f"'{error.filename}' can't be read: {error.strerror}")
+            return PackedCopy(copy.directory, None, f"'{error.filename}' can't be read: {error.strerror}")
         found, expected = digest.hexdigest(), manifest.sha256.get(file, "")
         if found != expected:
             wrong = f"the content of {file} has changed: its SHA-256 is {found[:12]}…, not {expected[:12]}…"
-            return Copy(copy.directory, None, wrong)
+            return PackedCopy(copy.directory, None, wrong)
     return copy
 
 
-def remove(copy: Copy) -> None:
+def remove(copy: PackedCopy) -> None:
     """Remove a packed copy. Raises UserError if a run uses it, or if it belongs to another user."""
     untrusted.refuse_foreign(copy.directory)
     with locks.locked_for_removal(copy.directory, f"the packed copy '{copy.directory}'"):

@@ -8,11 +8,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ps_cluster.config.objectives import Rows
+from ps_cluster.config.objectives import FieldValues
 
 
 @runtime_checkable
-class IndexableRows(Rows, Protocol):
+class IndexableRows(FieldValues, Protocol):
     """An array, or an object like it, whose rows can be read with a slice or with indices (int64 [M])."""
 
     @property

@@ -29,7 +29,7 @@ def is_compressed(file: Path) -> bool:
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+def open_maybe_gzip(file: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
     """Open a file, and decompress it if its name ends in .gz. Raises Malformed if its compression is damaged."""
     try:
         with open_regular(file) as packed, gzip.open(packed) if is_compressed(file) else packed as content:
@@ -40,7 +40,7 @@ def opened(file: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
 
 def lines_of(file: Path) -> Iterator[bytes]:
     """Yield the lines of a file, without their line ends. A line of more than 4,096 bytes is yielded in pieces."""
-    with opened(file) as content:
+    with open_maybe_gzip(file) as content:
         while line := content.readline(_MOST_BYTES):
             yield line.rstrip(b"\r\n")
 

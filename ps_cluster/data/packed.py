@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ps_cluster.config.datasets import SPLITS
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ArrayField, ExampleSpec, Rows
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ArrayField, ExampleSpec, FieldValues
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed
@@ -253,7 +253,7 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> None:
+def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, FieldValues]) -> None:
     """Raise ValueError if targets [N, ...] or weights [N] of a split can't be used for training or scoring.
 
     `rows`: the arrays of the split, by the names that `fields_of` returns.
@@ -275,7 +275,7 @@ def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> Non
         raise ValueError(f"all {split} weights are 0: nothing would count")
 
 
-def pieces(rows: Rows, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
+def pieces(rows: FieldValues, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
     """Yield consecutive pieces of the rows, of at most `most_bytes` each. All rows together may exceed the memory."""
     row_bytes = np.dtype(rows.dtype).itemsize * math.prod(rows.shape[1:])
     at_once = max(1, most_bytes // max(1, row_bytes))

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config.datasets import SPLITS, Contents
-from ps_cluster.config.objectives import TARGET, WEIGHT, Rows, check_rows, target_array
+from ps_cluster.config.objectives import TARGET, WEIGHT, FieldValues, check_rows, target_array
 from ps_cluster.data import packed
 from ps_cluster.data.moments import RunningStatistics
 from ps_cluster.data.packed import PackedDataset, fields_of, load_packed
@@ -163,7 +163,7 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
     write_whole(directory / packed.MANIFEST, whole.model_dump_json(indent=2) + "\n")
 
 
-def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
+def checked_pieces(what: str, rows: FieldValues) -> Iterator[np.ndarray]:
     """Yield rows in pieces, and read each row once. Raises Malformed if a row can't be read, or is not finite."""
     at = 0
     try:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
-from ps_cluster.data.cache import archive_folders, fingerprint, packed_at, packed_folder, size_of
+from ps_cluster.data.cache import archive_folders, fingerprint, packed_folder, packed_time, size_of
 from ps_cluster.data.download import DownloadError, OnBytes, Patience, download
 from ps_cluster.data.packed import MANIFEST, PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
@@ -161,7 +161,7 @@ class _Search:
     def _find_packed(self, kind: DataSet[Any]) -> PackedDataset | None:
         """Return a sound packed copy of a data set: the one that was packed without --data-dir, else the newest one."""
         folder = self._packed_path(kind)
-        copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=packed_at, reverse=True)
+        copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=packed_time, reverse=True)
         for directory in (folder, *copies):
             dataset = self._load_cached(directory, otherwise="passed over")
             if dataset is None or dataset.name != kind.name:

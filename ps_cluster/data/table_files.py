@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ps_cluster.data.arrow import BatchReader, Column, DataType, RecordBatch, arrow_csv, arrow_parquet, kinds, pyarrow
-from ps_cluster.data.line_files import is_compressed, opened
+from ps_cluster.data.line_files import is_compressed, open_maybe_gzip
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line, reason
 
@@ -99,7 +99,7 @@ class CsvTable(PiecewiseTable):
         `types`: the types that some columns must have.
         """
         self._path, self.what = path, f"'{path.name}'"
-        with opened(path) as file:
+        with open_maybe_gzip(path) as file:
             first = file.readline(_FIRST_LINE_BYTES)
             next_lines = file.read(_DECIMALS_BYTES)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -128,7 +128,7 @@ class CsvTable(PiecewiseTable):
 
     def place(self, column: str, value: str) -> str:
         at = self._names.index(column)
-        with opened(self._path) as file, io.TextIOWrapper(file, "utf-8-sig", "replace", newline="") as text:
+        with open_maybe_gzip(self._path) as file, io.TextIOWrapper(file, "utf-8-sig", "replace", newline="") as text:
             rows = csv.reader(text, delimiter=self._delimiter)
             with contextlib.suppress(csv.Error):  # a cell that is too long
                 for row in rows:
@@ -308,9 +308,9 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
     types: dict[str, DataType] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
-        opened = _open_parts(parts, types, text)
-        what = f"{opened[0].what} and {len(opened) - 1:,} more"
-        tables[split] = opened[0] if len(opened) == 1 else JoinedTables(what, opened)
+        open_maybe_gzip = _open_parts(parts, types, text)
+        what = f"{open_maybe_gzip[0].what} and {len(open_maybe_gzip) - 1:,} more"
+        tables[split] = open_maybe_gzip[0] if len(open_maybe_gzip) == 1 else JoinedTables(what, open_maybe_gzip)
         for name, kind in tables[split].columns.items():
             types.setdefault(name, kind)
     return tables
@@ -323,18 +323,18 @@ def columns_of(file: Path) -> Types:
 
 def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
     """Open the files of one table. `types`: the known types of columns, to which the types of new columns are added."""
-    opened: list[PiecewiseTable] = []
+    open_maybe_gzip: list[PiecewiseTable] = []
     for file in files:
         table = _open(file, types)
-        if opened:
-            _check_alike(opened[0], table, text)
+        if open_maybe_gzip:
+            _check_alike(open_maybe_gzip[0], table, text)
         for name in table.columns.keys() - table.untyped:
             types.setdefault(name, table.columns[name])
-        opened.append(table)
+        open_maybe_gzip.append(table)
     # A column may have its first value, and so its type, in a later file.
     return [
         table if types.keys().isdisjoint(table.untyped) else _open(file, types)
-        for file, table in zip(files, opened, strict=True)
+        for file, table in zip(files, open_maybe_gzip, strict=True)
     ]
 
 

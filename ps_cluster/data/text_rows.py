@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.objectives import TEXT, ArrayField, ExampleSpec, Rows
+from ps_cluster.config.objectives import TEXT, ArrayField, ExampleSpec, FieldValues
 from ps_cluster.data.lazy_rows import IndexableRows, LazyRows
 from ps_cluster.files.values import Malformed, one_line
 
@@ -34,7 +34,7 @@ class TextRows(LazyRows):
         return codes_of(np.asarray(self._texts[part]), self.shape[-1]).reshape(-1, *self.shape[1:]).astype(self.dtype)
 
 
-def is_text(rows: Rows) -> bool:
+def is_text(rows: FieldValues) -> bool:
     """Return whether rows are numpy strings or Python strings. Only the first row is examined."""
     if rows.dtype.kind == "O":  # a tensor of texts has this dtype too, and its texts are bytes
         return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
@@ -117,7 +117,7 @@ def network_input(rows: tf.Tensor, field: ArrayField) -> tf.Tensor:
     return tf.reshape(texts, [-1, *field.shape])
 
 
-def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
+def text_pieces(rows: FieldValues) -> Iterator[np.ndarray]:
     """Yield the rows of an array of texts, in pieces of at most 4,096 rows."""
     for first in range(0, len(rows), _AT_ONCE):
         yield np.asarray(rows[first : first + _AT_ONCE])

@@ -10,7 +10,7 @@ from typing import IO, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from rich.text import Text
 
-from ps_cluster.files.values import cell, finite
+from ps_cluster.files.values import csv_cell, finite
 from ps_cluster.report.terminal import FOLD, ColumnOptions, Output, SafeConsole, plain_table
 
 Prediction = TypeVar("Prediction")
@@ -89,9 +89,9 @@ class WritePredictions(Protocol):
 def _write_csv(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:
     """Write a line of headings, then a line for each example."""
     lines = csv.writer(stream, lineterminator="\n")
-    lines.writerow(map(cell, ["example", *formatter.columns]))
+    lines.writerow(map(csv_cell, ["example", *formatter.columns]))
     for name, prediction in rows:
-        lines.writerow(map(cell, [name, *formatter.cells(prediction)]))
+        lines.writerow(map(csv_cell, [name, *formatter.cells(prediction)]))
 
 
 def _write_json(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:

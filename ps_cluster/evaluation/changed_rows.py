@@ -17,7 +17,7 @@ import numpy as np
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation.scorer import form_of
+from ps_cluster.evaluation.scorer import dataset_or_description
 from ps_cluster.files.writing import create_beside
 from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import import_tensorflow
@@ -66,7 +66,7 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
     """
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
-    dataset = form_of(run_dir, config, data_dir, notify)
+    dataset = dataset_or_description(run_dir, config, data_dir, notify)
     before, after = _two_checkpoints(run_dir.checkpoints, since)
     places = table_places(config, dataset)
     if not places:

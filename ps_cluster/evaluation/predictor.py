@@ -16,7 +16,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.raw_graph import prediction_graph
 from ps_cluster.evaluation.raw_rows import Inputs
-from ps_cluster.evaluation.scorer import dataset_of, form_of
+from ps_cluster.evaluation.scorer import dataset_of, dataset_or_description
 from ps_cluster.files.values import one_line
 from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
@@ -63,7 +63,11 @@ class TrainedRun:
                 f"by evaluate --once --checkpoint-dir {root}"
             )
         config = load_config(run_dir.config)
-        return cls(run_dir, config, (dataset_of if needs_examples else form_of)(run_dir, config, data_dir, notify))
+        return cls(
+            run_dir,
+            config,
+            (dataset_of if needs_examples else dataset_or_description)(run_dir, config, data_dir, notify),
+        )
 
     @property
     def spec(self) -> ExampleSpec:

@@ -56,7 +56,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
     return found.holding_out(config.evaluation.validation_examples)
 
 
-def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
+def dataset_or_description(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
     """Return the data set of a run without examples, as the run directory describes it: shapes, dtypes and classes.
 
     If `data_dir` is given, or if the run directory has no such description, return the data set itself.

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.reading import read_bytes
-from ps_cluster.files.values import Malformed, decimal, first_error, whole
+from ps_cluster.files.values import Malformed, first_error, parse_decimal, parse_integer
 
 MOST_BYTES = 24 * 2**20
 # The largest number of commas, colons and opening brackets in a text. A value of two bytes takes up to 100 bytes in
@@ -52,7 +52,11 @@ def parse_json(text: bytes | str) -> Any:
         if sum(text.count(mark) for mark in ",:[{") > MOST_PARTS:
             raise Malformed(f"holds more than {MOST_PARTS:,} values")
         return json.loads(
-            text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_int=whole, parse_float=decimal
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_int=parse_integer,
+            parse_float=parse_decimal,
         )
     except Malformed:
         raise

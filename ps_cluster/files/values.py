@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-def in_words(value: object) -> str:
+def one_line_text(value: object) -> str:
     """Return a value as text on one line: a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Join names with commas, and the last two with "and"."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
@@ -51,7 +51,7 @@ def is_decimal(text: str) -> bool:
     return _DECIMAL.fullmatch(text) is not None
 
 
-def whole(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Return the integer in `text`. Raises Malformed if it is not one, or has too many digits."""
     if not is_integer(text):
         raise Malformed("is not a whole number in plain digits")
@@ -59,7 +59,7 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def decimal(text: str) -> float:
+def parse_decimal(text: str) -> float:
     """Return the finite number in `text`. Raises Malformed if it is not one, is too large, or has too many digits."""
     if not is_decimal(text):
         raise Malformed("is not a finite number in plain digits")
@@ -112,7 +112,7 @@ def printable(text: str) -> str:
 _NUMBER = re.compile(r"[+-][0-9]+(\.[0-9]+)?", re.ASCII)
 
 
-def cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     """Return a value for a CSV file. Text is made printable, and safe from spreadsheets that would run it as a formula.
 
     An apostrophe is put before a sign that begins a formula, as spreadsheets mark text (OWASP, "CSV Injection"). A number,
@@ -152,7 +152,7 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def counted(number: float, singular: str, plural: str = "") -> str:
+def with_noun(number: float, singular: str, plural: str = "") -> str:
     """Return a number with its noun: "1 epoch", "2.5 epochs", "1,000 updates"."""
     text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{text} {singular if number == 1 else plural or f'{singular}s'}"

@@ -38,7 +38,7 @@ def set_fence(fence: Callable[[], None] | None) -> None:
     _fence = fence
 
 
-def check() -> None:
+def check_fence() -> None:
     """Call the fence of this process, see `set_fence`. It raises `Superseded` if a newer leader has taken over.
 
     Only a leader has a fence. Its process sets it before the training begins (`main` in launch/task.py). On several
@@ -79,7 +79,7 @@ def create_beside(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
             file.flush()
             if lasting:
                 os.fsync(descriptor)
-            check()
+            check_fence()
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def path_beside(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        check()
+        check_fence()
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -124,7 +124,7 @@ def folder_beside(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        check()
+        check_fence()
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -135,8 +135,8 @@ def _temporary_name(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it is there. Raises `Superseded` if a newer leader has taken over (`check`)."""
-    check()
+    """Remove a file if it is there. Raises `Superseded` if a newer leader has taken over (`check_fence`)."""
+    check_fence()
     path.unlink(missing_ok=True)
 
 

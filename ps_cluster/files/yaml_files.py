@@ -165,9 +165,9 @@ def _plain(text: str) -> Any:
     if _NOT_FINITE.fullmatch(text):
         return float(text.replace(".", ""))
     if values.is_integer(text):
-        return values.whole(text)
+        return values.parse_integer(text)
     if values.is_decimal(text):
-        return values.decimal(text)
+        return values.parse_decimal(text)
     if _DOUBTFUL.fullmatch(text):
         raise Malformed(f"{text!r:.60} is not a plain decimal number: write it as one, or in quotes if it is text")
     return text

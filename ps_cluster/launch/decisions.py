@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
-from ps_cluster.files.values import counted, listed
+from ps_cluster.files.values import join_names, with_noun
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.actions import (
     Action,
@@ -140,7 +140,7 @@ class Decisions:
         self._training_restart = _TrainingRestart(now_s + delay_s, RestartTraining(resume=snapshot))
         self._clock.enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if snapshot else "the beginning"
-        tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
+        tasks = join_names([_IN_WORDS[kind] for kind in self._topology.types])
         line = f"{cause}; starting {tasks} again{delay_text(delay_s)} from {where}"
         return (Notice(logs.CLUSTER_RESTARTED(line)),)
 
@@ -246,7 +246,7 @@ class Decisions:
             if waiting := self._waiting_workers(now_s):
                 running = _names(self._running_workers) or "no worker"
                 return (AnswerScale("; ".join((f"running: {running}", *waiting))),)
-            return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
+            return (AnswerScale(f"{with_noun(workers, 'worker')} already: nothing to do"),)
         start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
         self._drop_restarts(stop)
         return (Scale(tuple(start), tuple(stop)),)
@@ -264,7 +264,7 @@ class Decisions:
         done += [f"{one}; training continues without it" for one in refused if one.task not in here]
         done += self._waiting_workers(now_s)
         workers = len(self._running_workers)
-        now = f"now {counted(workers, 'worker')}{_rate_of(self._config, workers)}"
+        now = f"now {with_noun(workers, 'worker')}{_rate_of(self._config, workers)}"
         return (AnswerScale("; ".join((*done, now)), refused=any(task not in here for task in not_started)),)
 
     @property
@@ -465,4 +465,4 @@ def _rate_of(config: RunConfig, workers: int) -> str:
     begun = config.training_workers
     if not config.chosen_mode.lowers_rate or workers <= begun:
         return ""
-    return f", with {(begun / workers) ** 2:.2g} times the learning rate that suits {counted(begun, 'worker')}"
+    return f", with {(begun / workers) ** 2:.2g} times the learning rate that suits {with_noun(begun, 'worker')}"

@@ -26,7 +26,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch import network_check
 from ps_cluster.launch.endings import why_broken
@@ -300,7 +300,7 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
     updates, epochs = complete.total_updates(dataset.train_examples), complete.training.epochs
     tuned_updates = round(epochs * network.tuned_on / complete.examples_per_update)
     return (
-        f"this run makes only {counted(updates, 'update')}, because an epoch of {name} has {examples:,} training examples; "
+        f"this run makes only {with_noun(updates, 'update')}, because an epoch of {name} has {examples:,} training examples; "
         f"the {epochs:g} epochs of {network.name} were chosen for {network.tuned_on:,} examples, which make "
         f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} for as many"
     )

@@ -136,7 +136,7 @@ class TaskLoop:
         """
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
-                writing.check()
+                writing.check_fence()
         except Superseded:
             if self._child is not None:
                 self._child.kill()

@@ -125,7 +125,7 @@ def _superseded() -> Superseded | None:
     A newer leader closes the queues at which graphs of this leader wait, which then fail with TensorFlow's errors.
     """
     try:
-        writing.check()
+        writing.check_fence()
     except Superseded as error:
         return error
     except OSError:  # a shared folder that can't be read just now

@@ -9,7 +9,7 @@ import keras
 
 from ps_cluster.config.networks import NETWORKS, NetworkSettings, SavedNetwork
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.files.values import listed, one_line
+from ps_cluster.files.values import join_names, one_line
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.saved import load_unchanged
@@ -83,7 +83,7 @@ def _why_keras_cannot_load(saved: keras.Model, file: Path) -> str | None:
     if own := dict.fromkeys(
         kind.__name__ for kind in kinds if not kind.__module__.startswith(("keras.", "ps_cluster."))
     ):
-        return f"Keras does not know {listed(list(own))}"
+        return f"Keras does not know {join_names(list(own))}"
     try:
         keras.models.load_model(file, compile=False, safe_mode=True)
     except Exception as error:

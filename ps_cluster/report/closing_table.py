@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ps_cluster.config.sections import CHOICES, flat
 from ps_cluster.config.tasks import CHIEF
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.notices import LogLine
@@ -60,8 +60,8 @@ def as_line(summary: Summary) -> LogLine:
 def evidence(summary: Summary) -> str:
     """Return e.g. `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
     alone = summary.trainer == CHIEF
-    kind, started = ("", "no cluster") if alone else ("worker ", counted(len(summary.workers), "worker"))
-    processes = counted(summary.worker_processes or 0, f"distinct {kind}process", f"distinct {kind}processes")
+    kind, started = ("", "no cluster") if alone else ("worker ", with_noun(len(summary.workers), "worker"))
+    processes = with_noun(summary.worker_processes or 0, f"distinct {kind}process", f"distinct {kind}processes")
     restarts = sum(worker.restarts for worker in summary.workers)
     again = f", {restarts} started again" if restarts else ""
     return f"{processes} did the work ({started}{again})"

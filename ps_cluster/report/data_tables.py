@@ -11,7 +11,7 @@ from rich.text import Text
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.class_examples import groups_of
 from ps_cluster.data.describing import FieldStatistics, describe, example_rows
-from ps_cluster.data.inventory import Copy, Entry
+from ps_cluster.data.inventory import Entry, PackedCopy
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text
@@ -77,7 +77,7 @@ def form(spec: ExampleSpec) -> str:
     return f"{', '.join(texts)}, {f'{len(spec.classes):,} classes' if spec.classes else spec.objective}"
 
 
-def _cells_of(copy: Copy) -> tuple[Text, Text]:
+def _cells_of(copy: PackedCopy) -> tuple[Text, Text]:
     """Return the second and third cell of the row of a packed copy. Each has several lines."""
     dataset, name = copy.dataset, Text(copy.directory.name, "dim")
     packed = copy.packed_at
@@ -107,7 +107,7 @@ def _origin(entry: Entry) -> str:
     return f"{'generated' if entry.generated else 'read'} when it is first used"
 
 
-def _copy_as_json(copy: Copy) -> Json:
+def _copy_as_json(copy: PackedCopy) -> Json:
     about: Json = {"directory": str(copy.directory), "bytes": copy.bytes, "packed_at": copy.packed_at}
     if copy.dataset is None:
         return about | {"damaged": copy.problem}

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from rich.text import Text
 
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.files.values import counted, one_line
+from ps_cluster.files.values import one_line, with_noun
 from ps_cluster.report.run_state import real_counterpart
 from ps_cluster.runs.result_rows import (
     BROKEN,
@@ -255,4 +255,4 @@ def _time(summary: Summary) -> str:
     if summary.sessions == 1:
         return f"{training} · {command}{lost}"
     mine = f"since the last resume: {number(summary.session_train_seconds, '.1f')} s training · {command}"
-    return f"{training} over {counted(summary.sessions, 'session')}{lost}\n{mine}"
+    return f"{training} over {with_noun(summary.sessions, 'session')}{lost}\n{mine}"

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config.tasks import PS, WORKER
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.report.run_state import RunState, clock_text, synthetic_notice
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
@@ -79,7 +79,7 @@ def _task_table(state: RunState, width: int) -> Table:
         name = f"{task.type} {task.index}" if task.type in (WORKER, PS) else task.type
         shown = Text(how, _STATE_COLOURS.get(how, "default"))
         if restarts:
-            shown.append(f", {counted(restarts, 'restart')}", "yellow")
+            shown.append(f", {with_noun(restarts, 'restart')}", "yellow")
         table.add_row(name, str(pid or "–"), shown, *cells)
     return table
 

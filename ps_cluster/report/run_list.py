@@ -107,7 +107,7 @@ def read_files(run_dir: RunDir) -> RunFiles:
     return RunFiles(run_dir, settings, summary, locks.is_held(run_dir.root))
 
 
-def listed(files: RunFiles) -> ListedRun:
+def list_run(files: RunFiles) -> ListedRun:
     """Return the entry of a run in the list. Raises OSError if the run was removed meanwhile."""
     run_dir, names = files.run_dir, (files.settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
     mode, dataset, model = (name if isinstance(name, str) else None for name in names)
@@ -197,7 +197,7 @@ def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
     Raises:
       UserError: the folder can't be read, or is itself a run directory.
     """
-    found = read_each(run_dirs(folder), lambda run_dir: listed(read_files(run_dir)), notify)
+    found = read_each(run_dirs(folder), lambda run_dir: list_run(read_files(run_dir)), notify)
     return sorted(found, key=lambda run: -run.began_at)
 
 

@@ -12,7 +12,7 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.notices import Notify
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA
@@ -124,7 +124,7 @@ class RunState:
         """The task, the optimizer and the length of training, e.g. "10 classes · adam, learning rate 0.001 (cosine) · …"."""
         config, spec, training = self.config, self.dataset.spec, self.config.training
         rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
-        length = counted(training.epochs, "epoch") if training.steps is None else counted(self.total, "update")
+        length = with_noun(training.epochs, "epoch") if training.steps is None else with_noun(self.total, "update")
         length += "" if training.max_seconds is None else f", at most {training.max_seconds:g} s"
         parts = [self.predicts or OBJECTIVES[spec.objective].described(spec.outputs), rate]
         parts += [f"batch {training.batch_size_per_worker}", length]
@@ -218,5 +218,5 @@ def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
 def _processes(config: RunConfig) -> str:
     if WORKER not in config.chosen_mode.cluster.types:
         return "1 process"
-    workers = counted(config.cluster.workers, "worker")
+    workers = with_noun(config.cluster.workers, "worker")
     return f"{workers} + {config.cluster.parameter_servers} ps" if config.chosen_mode.has_parameter_servers else workers

@@ -11,9 +11,9 @@ from typing import TypeVar
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_rows import last_row, some_rows
-from ps_cluster.files.values import in_words, one_line
+from ps_cluster.files.values import one_line, one_line_text
 from ps_cluster.report.points import Point, scored_points, trained_points
-from ps_cluster.report.run_list import ListedRun, RunFiles, listed, read_files
+from ps_cluster.report.run_list import ListedRun, RunFiles, list_run, read_files
 from ps_cluster.runs.result_rows import (
     MEASURES,
     STALENESS_BOUNDS,
@@ -42,7 +42,7 @@ class ShownRun:
       page: the page with its results; None if there is none, or if another user could have written it.
     """
 
-    listed: ListedRun
+    list_run: ListedRun
     is_generated: bool
     staleness_shares: Sequence[tuple[int, float]]
     tested: Mapping[Measure, list[Point]]
@@ -54,7 +54,7 @@ class ShownRun:
 def read_shown(run_dir: RunDir) -> ShownRun:
     """Return a run as the page shows it. Raises UserError or OSError if its files can't be read."""
     files = read_files(run_dir)
-    one = listed(files)
+    one = list_run(files)
     trained = [row for row in some_rows(run_dir.progress, ProgressRow, MOST_POINTS) if row.applied]
     tested = _scores(files)
     return ShownRun(
@@ -63,7 +63,7 @@ def read_shown(run_dir: RunDir) -> ShownRun:
         staleness_shares=_staleness_shares(files),
         tested=_curves(lambda measure: scored_points(tested, measure, "test")),
         trained=_curves(lambda measure: trained_points(trained, measure)),
-        settings={_short(key): _short(in_words(value)) for key, value in files.settings.items()},
+        settings={_short(key): _short(one_line_text(value)) for key, value in files.settings.items()},
         page=_own_page(run_dir),
     )
 

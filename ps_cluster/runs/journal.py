@@ -83,7 +83,7 @@ class CountedWork(Row):
         return self
 
 
-class Piece(NamedTuple):
+class JournalPart(NamedTuple):
     """The part of a leader's journal file that counts, which is its first `rows` rows.
 
     `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the previous piece.
@@ -94,7 +94,7 @@ class Piece(NamedTuple):
     checksum: int
 
 
-History = Sequence[Piece]  # all rows of one shard, over all leaders
+History = Sequence[JournalPart]  # all rows of one shard, over all leaders
 
 
 class Journal:
@@ -121,8 +121,8 @@ class Journal:
             raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error
 
     @property
-    def piece(self) -> Piece:
-        return Piece(self.path, self.rows, self.checksum)
+    def piece(self) -> JournalPart:
+        return JournalPart(self.path, self.rows, self.checksum)
 
     def append(self, rows: np.ndarray) -> None:
         """Add `rows`, a structured array of dtype ROW, and write all rows that are not on the disk.
@@ -178,7 +178,7 @@ class Journal:
 
 
 def stretch_of(
-    pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
+    pieces: Sequence[JournalPart], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> CountedWork:
     """Return the part of a leader's work that ends with the state after `step` updates.
 
@@ -190,7 +190,7 @@ def stretch_of(
     )
 
 
-def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> list[Piece]:
+def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> list[JournalPart]:
     """Return the parts of all journal files that hold the rows of shard `index`, from the first leader to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps
@@ -200,11 +200,11 @@ def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> l
     for stretch in reversed(leaders):
         index = index if index < len(stretch.rows) else 0
         path = run_dir.journal(index, stretch.term)
-        pieces.append(Piece(path, stretch.rows[index], stretch.checksums[index]))
+        pieces.append(JournalPart(path, stretch.rows[index], stretch.checksums[index]))
     return pieces[::-1]
 
 
-def check(history: History) -> None:
+def check_lengths(history: History) -> None:
     """Raise JournalDamaged if a journal file has fewer rows than `history` counts. The rows are not read."""
     for path, rows, _ in history:
         if (present := count_rows(path)) < rows:
@@ -237,9 +237,9 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
             )
 
 
-def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
+def _read_piece(piece: JournalPart, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
     """Yield (rows, checksum in their last row). `checksum`: that of the last row before the piece, or 0."""
-    check([piece])
+    check_lengths([piece])
     done = 0
     try:
         file = open_regular(piece.path)

@@ -11,7 +11,7 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.schema import EvaluationSettings, RunConfig
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import join_names
 from ps_cluster.runs.result_rows import (
     Better,
     CheckpointScores,
@@ -116,7 +116,7 @@ def checked_monitor_mode(
     if settings.monitor not in known:
         raise UserError(
             f"evaluation.monitor: got '{settings.monitor}': {did_you_mean(settings.monitor, known)}a run of this network on "
-            f"this data is scored by {listed(list(known))}"
+            f"this data is scored by {join_names(list(known))}"
         )
     better = known[settings.monitor]
     if settings.monitor_mode == AUTO and better is not None:

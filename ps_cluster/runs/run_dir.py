@@ -173,7 +173,7 @@ class RunDir:
         kept = [path for path in found if path.stat().st_size]
         if not kept:
             return None
-        writing.check()
+        writing.check_fence()
         number = next(number for number in itertools.count(1) if not (self.root / f"before-{number}").exists())
         aside = self.root / f"before-{number}"
         aside.mkdir()

@@ -9,7 +9,7 @@ import numpy as np
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Notify
 from ps_cluster.runs.checkpoints import WAITING
-from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
+from ps_cluster.runs.journal import Journal, JournalNotWritten, JournalPart
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.run_dir import log_line
 from ps_cluster.server.store import Ledgers, ParameterStore
@@ -67,7 +67,7 @@ class LedgerReader:
         return arrays | {WAITING: self._progress.waiting}
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[JournalPart]:
         """For each journal, its path, the number of rows read so far, and the checksum in the last of these rows."""
         return [journal.piece for journal in self._journals]
 

@@ -54,7 +54,7 @@ class Reporter:
         row = self._progress.take_row(phase, written=self._written, save_seconds=self.save_seconds)
         self._last = row.model_copy(update=WorkFile().model_dump())
         try:
-            writing.check()
+            writing.check_fence()
             write_whole(self._run_dir.work, row.model_dump_json(include=set(WorkFile.model_fields)), lasting=False)
             append_row(self._run_dir.progress, self._last)
             if phase in ("training", "ended"):
@@ -74,7 +74,7 @@ class Reporter:
             # `monotonic` stays the same: it belongs to the row's times, from which the next leader continues.
             row = self._last.model_copy(update={"phase": "saving", "time": time.time()})
             with contextlib.suppress(OSError, Superseded):  # the save itself reports both errors
-                writing.check()
+                writing.check_fence()
                 append_row(self._run_dir.progress, row)
 
     def _make_writer(self) -> TrainingWriter:

@@ -92,7 +92,7 @@ def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
     """
     for index in range(shards):
         try:
-            journal.check(journal.history_of(run_dir, found.meta.leaders, index))
+            journal.check_lengths(journal.history_of(run_dir, found.meta.leaders, index))
         except JournalDamaged as error:
             do = "put it back, or begin anew in another run directory"
             raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error

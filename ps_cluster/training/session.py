@@ -9,7 +9,7 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs import checkpoints, ledger_csv, resharding
-from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
+from ps_cluster.runs.journal import Journal, JournalDamaged, JournalPart, history_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
 from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TableTraffic, TrainingOutcome, TrainingResult
@@ -292,7 +292,7 @@ class Session:
             parameter_servers=servers if config.chosen_mode.has_parameter_servers else (),
         )
 
-    def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
+    def _rows_by_other_rules(self, history: Sequence[JournalPart]) -> int:
         """Return the number of rows up to and including the last row of a leader whose rules differ from this leader's.
 
         For the rules, see `ledger_settings_text`. If no rules differ, return 0.

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.command_line import SingleValueOption
 from ps_cluster.cli.main import main
-from ps_cluster.cli.value_types import Number, OutputPath, Whole
+from ps_cluster.cli.value_types import Integer, Number, OutputPath
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints
@@ -253,7 +253,7 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
     assert [
-        key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))
+        key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Integer, Number))
     ] == []
     assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
         ("bench", "--output"), ("chaos", "--run-dir"), ("cluster show", "--json"), ("cluster show", "--svg"),

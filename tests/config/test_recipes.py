@@ -7,11 +7,11 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
-from ps_cluster.models.networks import found
+from ps_cluster.models.networks import tuned_settings
 from ps_cluster.tools.compare.comparison_plan import has_rates_of_recipe, planned_runs, read_comparison
 
-ASYNC = found("async", batch=384, learning_rate=0.002, momentum=0.5)
-SINGLE = found("single", workers=1, learning_rate=0.004, momentum=0.8)
+ASYNC = tuned_settings("async", batch=384, learning_rate=0.002, momentum=0.5)
+SINGLE = tuned_settings("single", workers=1, learning_rate=0.004, momentum=0.8)
 FOUND = {"optimizer": {"rule": "adam", "learning_rate": 0.001, "momentum": 0.9}, "modes": [*ASYNC, *SINGLE]}
 DATA = """
 from ps_cluster.config.datasets import DataSet
@@ -59,7 +59,7 @@ def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table_and_another_rule
 
 
 def test_who_names_the_method_that_the_rule_has_anyway_keeps_the_rate_of_the_table(recipe):
-    recipe(FOUND | {"modes": found("async", learning_rate=0.003, momentum=0.5)})
+    recipe(FOUND | {"modes": tuned_settings("async", learning_rate=0.003, momentum=0.5)})
     assert rates({"staleness.method": "predict"}) == rates() != rates({"staleness.method": "none"})
 
 
@@ -81,7 +81,7 @@ def test_async_takes_the_staleness_method_of_its_rule_unless_somebody_chooses_an
 
 def test_rates_that_were_found_may_come_with_clipping_and_the_mean_square(recipe):
     further = {"beta_2": 0.9, "global_clip_norm": 0.5}
-    recipe(FOUND | {"modes": found("single", workers=1, learning_rate=0.004, momentum=0.8, **further)})
+    recipe(FOUND | {"modes": tuned_settings("single", workers=1, learning_rate=0.004, momentum=0.8, **further)})
     single = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "single"}).optimizer
     assert (single.learning_rate, single.beta_2, single.global_clip_norm) == (0.004, 0.9, 0.5)
     other = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync"}).optimizer
@@ -125,9 +125,9 @@ def test_a_mode_that_divides_the_network_has_the_rates_of_a_single_process_or_se
     ("modes", "named"), [
         ([{"mode": "async"}], "the recipe of network tutorial_cnn: 'modes.0.workers' is missing"),
         (3, "the recipe of network tutorial_cnn: modes"),
-        (found("async", momentum=0.5), "modes.0.optimizer.*it needs a learning_rate"),
-        (found("async", learning_rate=0.1, rule="sgd"), "modes.0.optimizer.*can't have a rule"),
-        (found("async", learning_rate=-1), "optimizer.learning_rate"),
+        (tuned_settings("async", momentum=0.5), "modes.0.optimizer.*it needs a learning_rate"),
+        (tuned_settings("async", learning_rate=0.1, rule="sgd"), "modes.0.optimizer.*can't have a rule"),
+        (tuned_settings("async", learning_rate=-1), "optimizer.learning_rate"),
         ([*ASYNC, *SINGLE, *SINGLE], "twice"),
     ],
 )  # fmt: skip
@@ -142,13 +142,13 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
     arms = [{"mode": mode} for mode in ("async", "sync", "single")]
     changes = {"arms": arms, "seeds": 1, "batches": ["same_per_update", "same_per_worker"]}
     runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
-    found = {
+    tuned_settings = {
         (run.config.mode.name, run.config.training.batch_size_per_worker): (
             run.config.optimizer.learning_rate, has_rates_of_recipe(run.config), run.scaled
         )
         for run in runs
     }  # fmt: skip
-    assert {place: (round(rate, 9), *told) for place, (rate, *told) in found.items()} == {
+    assert {place: (round(rate, 9), *told) for place, (rate, *told) in tuned_settings.items()} == {
         ("async", 384): (0.002, True, False),
         ("async", 128): (0.001, False, False),
         ("sync", 128): (0.003, False, True),

@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.files.values import cell, one_line, printable
+from ps_cluster.files.values import csv_cell, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_an_error_is_one_line_of_bounded_length_with_its_beginning_and_its_end()
     ],
 )  # fmt: skip
 def test_a_cell_is_printable_and_no_formula(value, shown):
-    assert cell(value) == shown
+    assert csv_cell(value) == shown

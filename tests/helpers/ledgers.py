@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
-from ps_cluster.runs.journal import CountedWork, Journal, Piece
+from ps_cluster.runs.journal import CountedWork, Journal, JournalPart
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, ROW, WHOLE
 from ps_cluster.runs.rows import MOST_INDEX
 
@@ -35,7 +35,7 @@ def random_rows(count: int, seed: int = 0) -> np.ndarray:
     return table.view(ROW).reshape(-1)
 
 
-def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
+def write_journal(path: Path, rows: np.ndarray) -> list[JournalPart]:
     """Write a journal with exactly `rows` to `path`, and return it as the history of a shard."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

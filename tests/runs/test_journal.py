@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.runs import journal
-from ps_cluster.runs.journal import RECORD, Journal, JournalDamaged, JournalGivenUp, JournalNotWritten, Piece
+from ps_cluster.runs.journal import RECORD, Journal, JournalDamaged, JournalGivenUp, JournalNotWritten, JournalPart
 from ps_cluster.runs.ledger import NO_ROWS
 from tests.helpers.ledgers import random_rows, rows_of, write_journal
 
@@ -45,7 +45,9 @@ def test_what_was_appended_is_read_whatever_the_chunks(path, chunk_rows):
 
 
 def test_a_loss_that_is_no_number_is_a_row_like_others_and_without_a_file_there_are_no_rows(path):
-    assert journal.count_rows(path) == 0 and list(journal.read([])) == list(journal.read([Piece(path, 0, 0)])) == []
+    assert (
+        journal.count_rows(path) == 0 and list(journal.read([])) == list(journal.read([JournalPart(path, 0, 0)])) == []
+    )
     history = write_journal(path, rows_of([0, 1], loss=[np.nan, np.inf]))
     assert str(read(*history)["loss"].tolist()) == "[nan, inf]"
 
@@ -127,11 +129,11 @@ def test_a_journal_is_not_written_over_what_is_there_nor_through_a_link(path):
 
 def test_fewer_rows_than_count_are_refused(path):
     (piece,) = write_journal(path, random_rows(3))
-    journal.check([piece])
+    journal.check_lengths([piece])
     with pytest.raises(JournalDamaged, match=f"'{path}' holds 3 rows, but 4 were written"):
-        journal.check([piece, piece._replace(rows=4)])
+        journal.check_lengths([piece, piece._replace(rows=4)])
     with pytest.raises(JournalDamaged, match="holds 0 rows, but 1 were written"):
-        journal.check([Piece(path.with_name("missing"), 1, 0)])
+        journal.check_lengths([JournalPart(path.with_name("missing"), 1, 0)])
 
 
 def test_a_disk_that_refuses_keeps_nothing_from_being_written_later(path):

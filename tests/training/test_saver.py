@@ -12,7 +12,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.journal import CountedWork, JournalNotWritten, Piece
+from ps_cluster.runs.journal import CountedWork, JournalNotWritten, JournalPart
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.resharding import newest_aligned
 from ps_cluster.runs.result_rows import CallbacksRow, EvaluationRow
@@ -35,7 +35,7 @@ class FakeBooks:
 
     @property
     def pieces(self):
-        return [Piece(Path(f"shard-{index}"), self.version + index, 7) for index in range(2)]
+        return [JournalPart(Path(f"shard-{index}"), self.version + index, 7) for index in range(2)]
 
     def snapshot(self, extent):
         self.extents.append(extent)

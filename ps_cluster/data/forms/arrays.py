@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, OwnDataSettings, OwnImageSettings
-from ps_cluster.data.array_files import form_of, open_npy, open_npz
+from ps_cluster.data.array_files import layout_of, open_npy, open_npz
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.own_arrays import NAMES, as_contents, is_image
 from ps_cluster.data.sets.packed_arrays import PackedImages
@@ -22,7 +22,7 @@ class Arrays(PathForm[OwnDataSettings]):
     def recognises(self, path: Path) -> bool:
         if not super().recognises(path) and not any(os.path.isfile(path / f"{name}.npy") for name in NAMES):
             return False
-        form = form_of(path, "x_train")
+        form = layout_of(path, "x_train")
         return isinstance(self, ImageDataSet) == (form is not None and is_image(form.dtype, form.shape[1:]))
 
     def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:

@@ -16,7 +16,7 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, found, mean_and_std, pixels
+from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels, tuned_settings
 
 PATCHES = 2_100_000  # the largest number of patches from which the whitening is computed
 PATCHES_AT_ONCE = 100_000  # patches per conversion to float32; converting all at once is slower, and takes 200 MB more
@@ -53,9 +53,9 @@ class Airbench(ImageNetwork[AirbenchSettings]):
             "optimizer": {"rule": "nesterov", "learning_rate": 1.0, "momentum": 0.6, "weight_decay": 0.0033},
         },
         "modes": [  # docs/results.md, "Rates by mode"
-            *found("async", batch=256, learning_rate=0.15, momentum=0.6),
-            *found("sync", "sync-ps", batch=256, learning_rate=0.6, momentum=0.6),
-            *found("single", workers=1, batch=256, learning_rate=0.3, momentum=0.6),
+            *tuned_settings("async", batch=256, learning_rate=0.15, momentum=0.6),
+            *tuned_settings("sync", "sync-ps", batch=256, learning_rate=0.6, momentum=0.6),
+            *tuned_settings("single", workers=1, batch=256, learning_rate=0.3, momentum=0.6),
         ],
     }  # fmt: skip
 

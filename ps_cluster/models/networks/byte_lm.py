@@ -15,7 +15,7 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, NetworkSettings
 from ps_cluster.config.objectives import BYTES, ExampleSpec
-from ps_cluster.models.networks import ADAM, MUON_ADAM, found
+from ps_cluster.models.networks import ADAM, MUON_ADAM, tuned_settings
 
 
 class ByteLmSettings(NetworkSettings):
@@ -35,10 +35,10 @@ class ByteLm(Network[ByteLmSettings]):
         "optimizer": {**MUON_ADAM, "matrices": ["block*kernel"], "learning_rate": 0.01},
         "divided": {"optimizer": {**ADAM, "learning_rate": 0.001}},
         "modes": [  # docs/results.md, "Rates by mode"
-            *found("async", "bounded", batch=16, learning_rate=0.01, momentum=0.9),
-            *found("sync", "sync-ps", batch=16, learning_rate=0.08, momentum=0.5),
-            *found("single", workers=1, batch=16, learning_rate=0.04, momentum=0.9),
-            *found("single", workers=1, batch=48, learning_rate=0.08, momentum=0.5),
+            *tuned_settings("async", "bounded", batch=16, learning_rate=0.01, momentum=0.9),
+            *tuned_settings("sync", "sync-ps", batch=16, learning_rate=0.08, momentum=0.5),
+            *tuned_settings("single", workers=1, batch=16, learning_rate=0.04, momentum=0.9),
+            *tuned_settings("single", workers=1, batch=48, learning_rate=0.08, momentum=0.5),
         ],
     }  # fmt: skip
 

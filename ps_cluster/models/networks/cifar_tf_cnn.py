@@ -5,7 +5,7 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ADAM, ImageNetwork, found, pixels, scores
+from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores, tuned_settings
 
 
 class CifarTfCnn(ImageNetwork[ActivationSettings]):
@@ -16,9 +16,9 @@ class CifarTfCnn(ImageNetwork[ActivationSettings]):
         "training": {"epochs": 12.0, "label_smoothing": 0.1},
         "optimizer": {**ADAM, "learning_rate": 0.0005},
         "modes": [  # docs/results.md, "Rates by mode"
-            *found("async", learning_rate=0.001, momentum=0.9, beta_2=0.9, global_clip_norm=0.5),
-            *found("sync", "sync-ps", learning_rate=0.002, momentum=0.9),
-            *found("single", workers=1, learning_rate=0.002, momentum=0.9),
+            *tuned_settings("async", learning_rate=0.001, momentum=0.9, beta_2=0.9, global_clip_norm=0.5),
+            *tuned_settings("sync", "sync-ps", learning_rate=0.002, momentum=0.9),
+            *tuned_settings("single", workers=1, learning_rate=0.002, momentum=0.9),
         ],
     }  # fmt: skip
 

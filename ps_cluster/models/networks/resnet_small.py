@@ -5,7 +5,7 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, found, pixels, scored
+from ps_cluster.models.networks import ImageNetwork, pixels, scored, tuned_settings
 
 
 class ResnetSmall(ImageNetwork[ActivationSettings]):
@@ -16,8 +16,8 @@ class ResnetSmall(ImageNetwork[ActivationSettings]):
         "training": {"epochs": 8.0, "label_smoothing": 0.0},
         "optimizer": {"learning_rate": 0.05, "momentum": 0.8, "weight_decay": 0.002, "learning_rate_factors": []},
         "modes": [  # docs/results.md, "Rates by mode"
-            *found("sync", "sync-ps", learning_rate=0.4, momentum=0.8),
-            *found("single", workers=1, learning_rate=0.4, momentum=0.8),
+            *tuned_settings("sync", "sync-ps", learning_rate=0.4, momentum=0.8),
+            *tuned_settings("single", workers=1, learning_rate=0.4, momentum=0.8),
         ],
     }  # fmt: skip
 

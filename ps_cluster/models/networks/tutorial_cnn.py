@@ -11,7 +11,7 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ADAM, MUON, ImageNetwork, found, pixels, scores
+from ps_cluster.models.networks import ADAM, MUON, ImageNetwork, pixels, scores, tuned_settings
 
 
 class TutorialCnn(ImageNetwork[ActivationSettings]):
@@ -26,11 +26,11 @@ class TutorialCnn(ImageNetwork[ActivationSettings]):
         "optimizer": {**MUON, "learning_rate": 0.02},
         "divided": {"optimizer": {**ADAM, "learning_rate": 0.004, "momentum": 0.5}},
         "modes": [  # docs/results.md, "What staleness costs" and "Rates by mode"
-            *found("async", "bounded", learning_rate=0.02, momentum=0.9),
-            *found("async", "bounded", batch=384, learning_rate=0.02, momentum=0.9),
-            *found("sync", "sync-ps", learning_rate=0.04, momentum=0.9),
-            *found("single", workers=1, learning_rate=0.02, momentum=0.9),
-            *found("single", workers=1, batch=384, learning_rate=0.04, momentum=0.9),
+            *tuned_settings("async", "bounded", learning_rate=0.02, momentum=0.9),
+            *tuned_settings("async", "bounded", batch=384, learning_rate=0.02, momentum=0.9),
+            *tuned_settings("sync", "sync-ps", learning_rate=0.04, momentum=0.9),
+            *tuned_settings("single", workers=1, learning_rate=0.02, momentum=0.9),
+            *tuned_settings("single", workers=1, batch=384, learning_rate=0.04, momentum=0.9),
         ],
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import switched_off
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import join_names
 from ps_cluster.system.limits import allowance
 
 ARM_TIMEOUT_S = 600
@@ -73,7 +73,7 @@ class BenchArm:
         if not self.torch:
             return
         if model not in TORCH_NETWORKS:
-            known = listed(list(TORCH_NETWORKS))
+            known = join_names(list(TORCH_NETWORKS))
             raise UserError(
                 f"--models: got '{model:.300}': arm {self.name} has only {known} in PyTorch: leave the "
                 "network or the arm out"

@@ -8,7 +8,7 @@ import click
 
 from ps_cluster.cli.command_line import command, examples, option
 from ps_cluster.cli.options import GivenSettings, config_options, parameter_of, refuse_others
-from ps_cluster.cli.value_types import INPUT_PATH, LIST, OUTPUT_FILE, CommaList, NameOf, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, LIST, OUTPUT_FILE, CommaList, Integer, NameOf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.tools.bench import arms
@@ -40,7 +40,7 @@ from ps_cluster.tools.bench import arms
     "about 10 s.",
 )
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
-@option("--rounds", type=Whole(1, 100), default=3, help="How often each arm is measured; the median is shown.")
+@option("--rounds", type=Integer(1, 100), default=3, help="How often each arm is measured; the median is shown.")
 @option("--straggler", help="Also measure the arms cluster and sync with slow workers, e.g. 2:5x.")
 @option(
     "--ddp-python",

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.padding import Padding
 
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.runs.result_rows import Summary, TrainingResult, Updates
@@ -187,8 +187,8 @@ def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
     if report.hosted:
         yield from _facts_of_hosts(report.hosted, report.restarts or {})
     elif restarts is not None:
-        required = counted(sum(fault.whole_cluster for fault in report.faults), "fault")
-        by_launcher, by_resume = counted(restarts, "time"), counted(report.resumes, "time")
+        required = with_noun(sum(fault.whole_cluster for fault in report.faults), "fault")
+        by_launcher, by_resume = with_noun(restarts, "time"), with_noun(report.resumes, "time")
         yield (
             "cluster",
             f"restarted {by_launcher} by the launcher and {by_resume} by --resume; {required} required a restart",

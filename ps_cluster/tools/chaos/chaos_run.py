@@ -33,7 +33,7 @@ from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.chaos.chaos_report import SCHEMA, ChaosReport, Evidence, HostedFacts, make_report, print_report
-from ps_cluster.tools.chaos.hosted_run import HostedRun, placed
+from ps_cluster.tools.chaos.hosted_run import HostedRun, assign_hosts
 from ps_cluster.tools.chaos.hosts import hosts
 from ps_cluster.tools.chaos.kind import ChaosFailed, Fault, FaultKind, Run
 from ps_cluster.tools.chaos.launched_run import LaunchedRun
@@ -244,7 +244,7 @@ class HostedExperiment(Experiment):
         options = (*_PRECISION, *settings.task_options(constant_rate() | lost))
         try:
             with hosts(settings.hosts or 0, run_dir=folder) as machines:
-                run = HostedRun(folder, output, options, placed(settings.topology, machines), self.tools)
+                run = HostedRun(folder, output, options, assign_hosts(settings.topology, machines), self.tools)
 
                 def look_and_sleep(seconds: float) -> None:
                     run.poll()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ps_cluster.cli.command_line import command, examples, is_given, option
-from ps_cluster.cli.value_types import OUTPUT_FOLDER, CommaList, NameOf, Number, OneOf, Whole
+from ps_cluster.cli.value_types import OUTPUT_FOLDER, CommaList, Integer, NameOf, Number, OneOf
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
@@ -30,13 +30,13 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
         "chaos --hosts 3 --faults 8",
     )
 )
-@option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="Number of faults in the run.")
+@option("--faults", type=Integer(1, 10_000), default=ChaosSettings.faults, help="Number of faults in the run.")
 @option(
     "--minutes",
     type=Number(0, 100_000, min_open=True),
     help="Inject as many faults as fit into this time, counted from the first update, instead of --faults.",
 )
-@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
+@option("--seed", type=Integer(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
 @option(
     "--kinds",
     type=CommaList(NameOf(FAULTS)),
@@ -59,17 +59,17 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     help="The generated data set. clicks is for --model dlrm, a network with embedding tables.",
 )
 @option("--model", type=OneOf(NETWORKS.names), default="tutorial_cnn", help="The network.")
-@option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Number of workers.")
+@option("--workers", type=Integer(1, MOST_WORKERS), default=3, help="Number of workers.")
 @option(
     "--ps",
     "parameter_servers",
-    type=Whole(1, MOST_PARAMETER_SERVERS),
+    type=Integer(1, MOST_PARAMETER_SERVERS),
     default=1,
     help="Number of parameter servers.",
 )
 @option(
     "--hosts",
-    type=Whole(2, MOST_HOSTS),
+    type=Integer(2, MOST_HOSTS),
     default=ChaosSettings.hosts,
     show_default=False,
     help="Run the tasks on this number of hosts, which are network namespaces of this machine. Each task "
@@ -77,7 +77,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 )
 @option(
     "--undisturbed-runs",
-    type=Whole(1, 100),
+    type=Integer(1, 100),
     default=ChaosSettings.undisturbed_runs,
     help="Number of undisturbed runs of the same work. Accuracies differ by chance, so the accuracy of the disturbed "
     f"run is judged only with at least {LEAST_UNDISTURBED} undisturbed runs.",

@@ -33,7 +33,7 @@ RESTART_DELAY_S = 1.0  # from the end of a task to its next start
 _POLL_INTERVAL_S = 0.1
 
 
-def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
+def assign_hosts(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
     """Return the host of each task.
 
     The first host has the run directory, the leader and all tasks that are not workers. The other workers are spread

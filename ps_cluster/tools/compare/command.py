@@ -15,7 +15,7 @@ from ps_cluster.cli.options import (
     tensorboard_option,
     trusted_code,
 )
-from ps_cluster.cli.value_types import INPUT_PATH, LIST, OUTPUT_FOLDER, Number, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, LIST, OUTPUT_FOLDER, Integer, Number
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import make_console, print_error, print_line
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @trusted_code
 @click.argument("runs", nargs=-1, type=INPUT_PATH, metavar="[RUN_DIR]...")
 @option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all modes without local steps.")
-@option("--seeds", type=Whole(1, 100), help="Number of seeds (0, 1, 2, …) that each arm is trained with; default: 3.")
+@option("--seeds", type=Integer(1, 100), help="Number of seeds (0, 1, 2, …) that each arm is trained with; default: 3.")
 @option(
     "--straggler",
     "stragglers",

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ps_cluster.config import changed
-from ps_cluster.files.values import in_words
+from ps_cluster.files.values import one_line_text
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import rendered
@@ -208,7 +208,7 @@ def _origins(groups: Sequence[Group]) -> dict[str, object]:
         "groups": [(group, " ".join(own)) for group, own in zip(groups, options)],
         "again": f"{PROGRAM} run --config RUN_DIR/config.yaml",
         "machines": [
-            {"runs": str(runs)} | {name: in_words(value) for name, value in machine.model_dump().items()}
+            {"runs": str(runs)} | {name: one_line_text(value) for name, value in machine.model_dump().items()}
             for machine, runs in machines.items()
         ],
     }
@@ -216,4 +216,4 @@ def _origins(groups: Sequence[Group]) -> dict[str, object]:
 
 def _changed(record: Record) -> dict[str, str]:
     """Return the settings that are not the defaults, except the folder of the data, which depends on the machine."""
-    return {key: in_words(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}
+    return {key: one_line_text(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}

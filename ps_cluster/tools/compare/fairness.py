@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import in_words, one_line
+from ps_cluster.files.values import one_line, one_line_text
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.pinning import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import read_plan
@@ -70,7 +70,7 @@ def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not r
     A missing value is shown as `absent`, or left out if `absent` is None.
     """
     for name in dict.fromkeys(key for row in rows for key in row):
-        found = (in_words(row[name]) if name in row else absent for row in rows)
+        found = (one_line_text(row[name]) if name in row else absent for row in rows)
         values = list(dict.fromkeys(value for value in found if value is not None))
         if len(values) > 1:
             yield f"{name}: {', '.join(values)}"

@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ps_cluster.files.values import cell
+from ps_cluster.files.values import csv_cell
 from ps_cluster.tools.compare.estimates import Estimate, SeededValues, difference, estimate, ratio
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View
 from ps_cluster.tools.compare.measures import SPEED, Measure, Measures
@@ -203,7 +203,7 @@ def to_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

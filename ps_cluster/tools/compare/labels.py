@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ps_cluster.config import RunConfig
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import in_words
+from ps_cluster.files.values import one_line_text
 from ps_cluster.server.staleness.none import NoneMethod
 from ps_cluster.training.modes.sync import Sync
 
@@ -37,7 +37,9 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
     found = {place: _differing([one for one, where in zip(settings, places) if where == place]) for place in places}
     named = []
     for mine, place in zip(settings, places):
-        own = {key: "none" if value is None else in_words(value) for key, value in mine.items() if key in found[place]}
+        own = {
+            key: "none" if value is None else one_line_text(value) for key, value in mine.items() if key in found[place]
+        }
         named.append(" ".join((place[0], *(f"{_SHORT.get(key, key)}={text}" for key, text in own.items()))))
     return named
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.report.facts import number
 from ps_cluster.tools.compare.estimates import Estimate
 from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
@@ -38,7 +38,7 @@ def results(findings: Sequence[GroupFinding]) -> Iterator[str]:
         what = f"{group.arm} ({group.batch_per_worker} {group.unit} per worker{slow}; {of})"
         yield f"{what}: {', '.join(_means(finding))}."
     if (more := len(findings) - _MOST_VERDICTS) > 0:
-        yield f"{counted(more, 'more group')} {'is' if more == 1 else 'are'} in the tables."
+        yield f"{with_noun(more, 'more group')} {'is' if more == 1 else 'are'} in the tables."
 
 
 def _means(finding: GroupFinding) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _time_to_target(finding: GroupFinding, goal: str) -> str:
 
 def _pair(one: GroupDifference) -> str:
     slow = "" if one.group.straggler == NO_STRAGGLER else f", straggler {one.group.straggler}"
-    seeds = counted(min(len(one.group.records), len(one.against.records)), "seed")
+    seeds = with_noun(min(len(one.group.records), len(one.against.records)), "seed")
     return f"{one.group.arm} against {one.against.arm} ({one.equal}{slow}; {seeds})"
 
 

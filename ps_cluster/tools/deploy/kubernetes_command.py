@@ -16,7 +16,7 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
-from ps_cluster.cli.value_types import PRINTED_FILE, Matching, OneOf, Whole
+from ps_cluster.cli.value_types import PRINTED_FILE, Integer, Matching, OneOf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, parse_form_path
 from ps_cluster.errors import UserError
@@ -32,7 +32,7 @@ _CPU = OfTypes(Matching(r"[1-9][0-9]{0,5}m?|[0-9]{1,4}\.[0-9]{1,3}", "a number o
 _AMOUNT = r"[1-9][0-9]{0,14}([KMGT]i)?"
 _MEMORY = OfTypes(Matching(_AMOUNT, "an amount of memory: 4Gi or 500Mi"))
 _SIZE = Matching(_AMOUNT, "a size: 10Gi or 500Mi")
-_RESTARTS = OfTypes(Whole(0, 10_000))
+_RESTARTS = OfTypes(Integer(0, 10_000))
 
 _EXAMPLES = (
     "k8s render --run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",

@@ -17,7 +17,7 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
-from ps_cluster.cli.value_types import PRINTED_FILE, Matching, Whole
+from ps_cluster.cli.value_types import PRINTED_FILE, Integer, Matching
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of
@@ -51,19 +51,19 @@ def slurm() -> None:
 @option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
 @option("--time", type=_TIME, help="Time limit; a job that reaches it is queued again and continues.")
-@option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
+@option("--cpus", type=Integer(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
 @option(
-    "--tasks-per-node", type=Whole(1, 1024), help="Put at most this many tasks on one node; default: as many as fit."
+    "--tasks-per-node", type=Integer(1, 1024), help="Put at most this many tasks on one node; default: as many as fit."
 )
 @option(
     "--restarts",
-    type=Whole(0, 10_000),
+    type=Integer(0, 10_000),
     default=20,
     help="How often each task may be restarted in a row. When a task has run for an hour, its count begins again.",
 )
 @option(
-    "--port", type=Whole(1024, LARGEST_PORT),
+    "--port", type=Integer(1024, LARGEST_PORT),
     help="Port of the first task; the other tasks have the next ones. Default: computed from the number of the job.",
 )  # fmt: skip
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Another option of sbatch; repeatable.")

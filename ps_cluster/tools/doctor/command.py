@@ -62,7 +62,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
         Check("disk", lambda: machine_checks.free_disk((runs, cache_dir))),
         Check("ports", machine_checks.ports),
         Check("isolation", machine_checks.user_namespaces, limit_s=40.0),  # `network_for` has a limit of 30 s
-        Check("environment", installation_checks.surroundings),
+        Check("environment", installation_checks.ignored_settings),
         Check("data", lambda: installation_checks.data_set(cache_dir, data_dir)),
         Check("gpus", gpu_checks.gpus, limit_s=gpu_checks.MULTIPLY_S + 10),
         Check("tensorflow", installation_checks.tensorflow_import, limit_s=130.0),

@@ -33,7 +33,7 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     return fail(f"{answer}, but only Python {first} to {last} is supported", how_to_install(f"python{last}"))
 
 
-def surroundings(given: Mapping[str, str] | None = None) -> Finding:
+def ignored_settings(given: Mapping[str, str] | None = None) -> Finding:
     """Look for settings of other programs, e.g. another Keras backend or keras.json, because tasks ignore them."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
         return warn("; ".join(lines), "do nothing, unless you rely on these settings: tasks ignore them")

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ps_cluster.config import build_config
-from ps_cluster.files.values import Malformed, counted
+from ps_cluster.files.values import Malformed, with_noun
 from ps_cluster.files.writable import check_folder
 from ps_cluster.launch.memory import needed_bytes
 from ps_cluster.notices import ignore
@@ -34,7 +34,7 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
     found = machine.describe(cpuinfo, allowed)
     precision = machine.fastest_precision(cpuinfo)
     why = "" if precision == "bfloat16" else ", as it has no instructions for bfloat16"
-    answer = f"{machine.processor_of(found)}, {counted(allowed.threads, 'core')}: precision auto is {precision}{why}"
+    answer = f"{machine.processor_of(found)}, {with_noun(allowed.threads, 'core')}: precision auto is {precision}{why}"
     flags = machine.flags_of(cpuinfo)
     if platform.machine() == "x86_64" and flags and "avx" not in flags:
         return fail(f"{answer}; it has no AVX", "use another machine: TensorFlow's packages need AVX")

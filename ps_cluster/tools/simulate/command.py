@@ -8,7 +8,7 @@ import click
 
 from ps_cluster.cli.command_line import command, examples, option, write_json_to
 from ps_cluster.cli.options import refuse_others, trusted_code
-from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, PRINTED_FILE, STDOUT, CommaList, Number, OneOf, Whole
+from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, PRINTED_FILE, STDOUT, CommaList, Integer, Number, OneOf
 from ps_cluster.config.modes import MODES
 from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.simulate.costs import can_simulate, known_costs
@@ -24,14 +24,14 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @trusted_code
 @option(
     "--workers",
-    type=CommaList(Whole(1, 10_000)),
+    type=CommaList(Integer(1, 10_000)),
     default="10,100,1000,10000",
     help="Numbers of workers to predict for, separated by commas.",
 )
 @option(
     "--ps",
     "parameter_servers",
-    type=CommaList(Whole(1, 256)),
+    type=CommaList(Integer(1, 256)),
     default="1,4,16,64,256",
     help="Numbers of parameter servers to predict for, separated by commas.",
 )
@@ -43,12 +43,12 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 )
 @option(
     "--local-steps",
-    type=Whole(1, 1000),
+    type=Integer(1, 1000),
     help="In modes with local steps: how many steps a worker takes between two exchanges; default: that of the mode.",
 )
 @option(
     "--backup-workers",
-    type=Whole(0, 9_999),
+    type=Integer(0, 9_999),
     default=0,
     help="In mode sync-ps: how many late gradients an update does not wait for.",
 )
@@ -84,11 +84,14 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
 @option(
     "--cores",
-    type=Whole(1, 1024),
+    type=Integer(1, 1024),
     help="Number of cores, with --one-machine or --check; default: those of this machine.",
 )
 @option(
-    "--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the simulation. The same seed gives the same numbers."
+    "--seed",
+    type=Integer(0, 2**31 - 1),
+    default=0,
+    help="Seed of the simulation. The same seed gives the same numbers.",
 )
 @option(
     "--json",

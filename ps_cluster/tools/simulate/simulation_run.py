@@ -15,7 +15,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import uses
 from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import join_names
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
@@ -92,7 +92,7 @@ def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> di
     if costs.tables and settings.mode not in able:
         raise UserError(
             f"--mode: got '{settings.mode}': the costs include embedding tables, which are simulated only in "
-            f"modes {listed(able)}"
+            f"modes {join_names(able)}"
         )
     costs = costs.with_local_steps(_local_steps(settings))
     predictions = []

@@ -12,7 +12,7 @@ from ps_cluster.cli.options import (
     tensorboard_option,
     trusted_code,
 )
-from ps_cluster.cli.value_types import LIST, OUTPUT_FOLDER, OneOf, Whole
+from ps_cluster.cli.value_types import LIST, OUTPUT_FOLDER, Integer, OneOf
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
 from ps_cluster.tools.sweep.space import parse_varied
@@ -42,8 +42,8 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
     + "; ".join(f"{method.name}: {method.summary}" for method in SEARCH_METHODS.values())
     + "; default: random.",
 )
-@option("--trials", type=Whole(1, MOST_TRIALS), help=f"Number of trials; default: {TRIALS}, or all of a grid.")
-@option("--workers", "at_once", type=Whole(1, 8), default=2, help="Number of trials that are trained at once.")
+@option("--trials", type=Integer(1, MOST_TRIALS), help=f"Number of trials; default: {TRIALS}, or all of a grid.")
+@option("--workers", "at_once", type=Integer(1, 8), default=2, help="Number of trials that are trained at once.")
 @option(
     "--output",
     type=OUTPUT_FOLDER,
@@ -53,7 +53,7 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
 @tensorboard_option
 @option("--dry-run", is_flag=True, help="Print the trials; start nothing.")
 @config_options(*RUN_OPTIONS)
-@option("--seed", type=Whole(0, 2**31 - 1), help="Seed for drawing the trials; default: 0.")
+@option("--seed", type=Integer(0, 2**31 - 1), help="Seed for drawing the trials; default: 0.")
 @config_and_set_options
 def sweep(
     given: GivenSettings,
@@ -93,7 +93,7 @@ def sweep(
 @option(
     "--members",
     "seeds",
-    type=Whole(1, 32),
+    type=Integer(1, 32),
     help="Number of seeds of each network; default: 4, or 1 with several --models.",
 )
 @option("--models", type=LIST, help="Networks, separated by commas; default: one, with several seeds.")
@@ -104,7 +104,7 @@ def sweep(
     help="Training examples of each member. all: every example. shards: a separate part. bootstrap: as many examples, "
     "drawn with replacement.",
 )
-@option("--workers", "at_once", type=Whole(1, 8), default=2, help="Number of members that are trained at once.")
+@option("--workers", "at_once", type=Integer(1, 8), default=2, help="Number of members that are trained at once.")
 @option(
     "--output",
     type=OUTPUT_FOLDER,

@@ -17,7 +17,7 @@ from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.user_settings import of_options, settings_of_file
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import counted
+from ps_cluster.files.values import with_noun
 from ps_cluster.launch import memory
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.tools.fleet import Job, config_at_once
@@ -85,7 +85,7 @@ def read_ensemble(
         )
     if not 2 <= ensemble.count <= MOST_MEMBERS:
         raise UserError(
-            f"--members: there would be {counted(ensemble.count, 'member')}: an ensemble has from 2 to {MOST_MEMBERS}"
+            f"--members: there would be {with_noun(ensemble.count, 'member')}: an ensemble has from 2 to {MOST_MEMBERS}"
         )
     return ensemble
 

@@ -170,7 +170,7 @@ def _listed(given: object) -> Choices:
 
 def _range(found: re.Match[str]) -> Axis:
     low, high = (
-        plain_numbers.whole(text) if plain_numbers.is_integer(text) else plain_numbers.decimal(text)
+        plain_numbers.parse_integer(text) if plain_numbers.is_integer(text) else plain_numbers.parse_decimal(text)
         for text in (found["low"], found["high"])
     )
     log = bool(found["log"])

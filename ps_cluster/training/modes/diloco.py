@@ -12,7 +12,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import join_names
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.store import ParameterStore
@@ -149,7 +149,7 @@ class Diloco(OuterMode):
         if not method.takes_periods or (method.drops and settings.fragments):
             suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
             fragmented = " with mode.fragments" if method.takes_periods else ""
-            raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} supports {listed(suitable)}")
+            raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} supports {join_names(suitable)}")
         every, spread = self.momentum_period_and_spread(config)
         if spread > 1 / every:
             raise ValueError(

@@ -12,14 +12,14 @@ from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.tools.chaos.hosted_run import HostedRun, placed, unsaved_seconds
+from ps_cluster.tools.chaos.hosted_run import HostedRun, assign_hosts, unsaved_seconds
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
 
 
 def places(mode, hosts=3):
     machines = [SimpleNamespace(name=f"host-{number}") for number in range(hosts)]
-    return placed(ChaosSettings(workers=3, mode=mode).topology, machines)
+    return assign_hosts(ChaosSettings(workers=3, mode=mode).topology, machines)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine, ok,
 from ps_cluster.tools.doctor.gpu_checks import gpus
 from ps_cluster.tools.doctor.installation_checks import (
     data_set,
+    ignored_settings,
     locked_versions,
     python_version,
-    surroundings,
     tensorflow_import,
 )
 from ps_cluster.tools.doctor.machine_checks import GB, free_disk, memory, ports, processor, user_namespaces
@@ -44,8 +44,10 @@ def test_python_is_held_against_the_versions_that_are_supported(version, status)
 
 def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path):
     nothing = {"KERAS_HOME": str(tmp_path)}
-    answer(surroundings(nothing), OK, "no settings that tasks ignore")
-    answer(surroundings(nothing | {"KERAS_BACKEND": "jax"}), WARN, "KERAS_BACKEND=jax is not used: tasks compute with")
+    answer(ignored_settings(nothing), OK, "no settings that tasks ignore")
+    answer(
+        ignored_settings(nothing | {"KERAS_BACKEND": "jax"}), WARN, "KERAS_BACKEND=jax is not used: tasks compute with"
+    )
 
 
 MULTIPLY = (sys.executable, "-m", "ps_cluster.tools.doctor.gpu_checks")
