@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ps_cluster.api.program import COMMAND
-from ps_cluster.data.forms.tfds import READER
+from ps_cluster.data.formats.tfds import READER
 from ps_cluster.launch import fork_server_program
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.system import environment, tensorboard_server

@@ -170,9 +170,9 @@ def type_of_setting(key: str) -> OptionType:
 def _text(key: str) -> str:
     """Return the description of a setting. If only some modes have the setting, the text begins with their names."""
     if key == AUGMENTATION:
-        forms = ", ".join(one.form for one in VARIATIONS.values())
+        formats = ", ".join(one.form for one in VARIATIONS.values())
         return (
-            f"How training images are varied: one or more of {forms}, separated by commas. {NO_VARIATION}: not at all."
+            f"How training images are varied: one or more of {formats}, separated by commas. {NO_VARIATION}: not at all."
         )
     section, name = key.split(".")
     if section != "mode" or name in section_classes()[section].model_fields:

@@ -55,10 +55,10 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 #
 # The format of `--dataset PATH` is recognised once, when the user's setting is read. From then on the name of the data
 # set is `FORM:/the/path`, so no task has to look at the disk to know which settings it has. See
-# `ps_cluster/data/forms/`.
+# `ps_cluster/data/formats/`.
 
 
-class Form(Named):
+class DataFormat(Named):
     """A data format, e.g. a table. Subclass it, write `dataset`, and set `endings` or override `recognises`.
 
     Attributes:
@@ -90,32 +90,32 @@ class Form(Named):
         raise NotImplementedError
 
 
-def _home_of_forms() -> ModuleType:
-    from ps_cluster.data import forms
+def _home_of_formats() -> ModuleType:
+    from ps_cluster.data import formats
 
-    return forms
-
-
-FORMS: Registry[Form] = Registry("form of data", Form, _home_of_forms, "ps_cluster.forms")
+    return formats
 
 
-class FormPath(NamedTuple):
+DATA_FORMATS: Registry[DataFormat] = Registry("data format", DataFormat, _home_of_formats, "ps_cluster.formats")
+
+
+class FormatPath(NamedTuple):
     """A path, and the format of the data at this path."""
 
-    form: Form
+    data_format: DataFormat
     path: Path
 
     def __str__(self) -> str:
-        return f"{self.form.name}:{self.path}"
+        return f"{self.data_format.name}:{self.path}"
 
 
-def parse_form_path(text: str) -> FormPath | None:
+def parse_format_path(text: str) -> FormatPath | None:
     """Parse `FORM:PATH`, where FORM is the name of a data format. Return None for any other text."""
-    form, _, path = text.partition(":")
-    return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
+    data_format, _, path = text.partition(":")
+    return FormatPath(DATA_FORMATS[data_format], Path(path)) if path and data_format.isidentifier() and data_format in DATA_FORMATS else None
 
 
-def name_with_form(text: str, folder: Path) -> str:
+def name_with_format(text: str, folder: Path) -> str:
     """Return `FORM:/the/path` for the path of a user's data, where FORM is the name of the data format.
 
     A relative path starts at `folder`. Any text that is not a path is returned unchanged.
@@ -123,7 +123,7 @@ def name_with_form(text: str, folder: Path) -> str:
     Raises:
       UserError: nothing is at the path, or the data there has no known format.
     """
-    if place := parse_form_path(text):
+    if place := parse_format_path(text):
         return str(place._replace(path=absolute_path(place.path, folder)))
     try:
         refuse_address(text)
@@ -137,36 +137,36 @@ def _is_path(text: str, folder: Path) -> bool:
         return True
     name = Path(text).name.lower()
     # A name without a dot has no ending, so the forms of installed packages need not be loaded.
-    return "." in name and any(name.endswith(form.endings) for form in _all_forms())
+    return "." in name and any(name.endswith(data_format.endings) for data_format in _all_formats())
 
 
-def _all_forms() -> Iterator[Form]:
+def _all_formats() -> Iterator[DataFormat]:
     """Yield the data formats of this package, then those of installed packages."""
-    return (FORMS[name] for name in FORMS.names)
+    return (DATA_FORMATS[name] for name in DATA_FORMATS.names)
 
 
-def _recognised(path: Path) -> FormPath:
+def _recognised(path: Path) -> FormatPath:
     if is_pattern(path):
         return _recognised_pattern(path)
     if not os.path.exists(path):
         raise UserError(f"dataset: there is no '{path}': correct the path; {PAGE} shows which data a path may name")
-    for form in _all_forms():
-        if form.recognises(path):
-            return FormPath(form, path)
-    if change := next(filter(None, (form.one_change(path) for form in _all_forms())), ""):
-        raise UserError(f"dataset: '{path}' {change}; {PAGE} shows all forms of data")
+    for data_format in _all_formats():
+        if data_format.recognises(path):
+            return FormatPath(data_format, path)
+    if change := next(filter(None, (data_format.one_change(path) for data_format in _all_formats())), ""):
+        raise UserError(f"dataset: '{path}' {change}; {PAGE} shows all data formats")
     code = f"to use code, name the function that the file defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
-    known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
+    known = "; ".join(f"{data_format.name}: {data_format.looks_for}" for data_format in _all_formats())
     raise UserError(f"dataset: '{path}' has no known form. {code}the known forms are {known}. {PAGE} shows each form")
 
 
-def _recognised_pattern(path: Path) -> FormPath:
+def _recognised_pattern(path: Path) -> FormatPath:
     found = matches(path)
     if not found:
         raise UserError(f"dataset: no file matches '{path}': correct the pattern")
-    if form := next((form for form in _all_forms() if form.takes_patterns and form.recognises(path)), None):
-        return FormPath(form, path)
-    taken = "; ".join(f"{form.name}: {', '.join(form.endings)}" for form in _all_forms() if form.takes_patterns)
+    if data_format := next((data_format for data_format in _all_formats() if data_format.takes_patterns and data_format.recognises(path)), None):
+        return FormatPath(data_format, path)
+    taken = "; ".join(f"{data_format.name}: {', '.join(data_format.endings)}" for data_format in _all_formats() if data_format.takes_patterns)
     raise UserError(
         f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', but none of them can be read: "
         f"a pattern may match files of these forms: {taken}"
@@ -472,7 +472,7 @@ class _DataSets(Registry[DataSet[Any]]):
     @property
     def with_settings(self) -> Iterator[Named]:
         """Yield the `offered` data sets of this package, and the data formats. Each may have settings of its own."""
-        return chain((one for one in self if one.offered), FORMS)
+        return chain((one for one in self if one.offered), DATA_FORMATS)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -482,19 +482,19 @@ class _DataSets(Registry[DataSet[Any]]):
         """Trust the code to which the user's `name` refers. Return `name` with an absolute path and the data format."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
-        return name_with_form(name, folder)
+        return name_with_format(name, folder)
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and parse_form_path(name) is not None)
+        return super().__contains__(name) or (isinstance(name, str) and parse_format_path(name) is not None)
 
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, and a path to your own data"
 
     def _load(self, name: str) -> DataSet[Any]:
-        place = None if super().__contains__(name) else parse_form_path(name)
+        place = None if super().__contains__(name) else parse_format_path(name)
         if place is None:
             return super()._load(name)
-        return self._made(place.form.dataset(place.path), name)
+        return self._made(place.data_format.dataset(place.path), name)
 
 
 def _home() -> ModuleType:

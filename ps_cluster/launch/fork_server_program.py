@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Iterable
 
-from ps_cluster.config.datasets import FORMS
+from ps_cluster.config.datasets import DATA_FORMATS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.sections import CHOICES
@@ -31,7 +31,7 @@ def import_tasks() -> None:
     from ps_cluster.training.agreement import digest_of_this_package
 
     digest_of_this_package()
-    registries: Iterable[Registry[Named]] = (*(choice.kinds for choice in CHOICES), FORMS, OBJECTIVES)
+    registries: Iterable[Registry[Named]] = (*(choice.kinds for choice in CHOICES), DATA_FORMATS, OBJECTIVES)
     for registry in registries:
         tuple(registry)
 

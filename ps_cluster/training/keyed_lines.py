@@ -22,10 +22,10 @@ class TableOccupancy:
       uses: how full each table was at the last checkpoint.
     """
 
-    def __init__(self, forms: Sequence[KeyedRows]):
-        """Create a reader. `forms`: the dimensions of each table, in the order in which checkpoints hold the tables."""
-        self._forms = forms
-        self._next = [1] * len(forms)
+    def __init__(self, formats: Sequence[KeyedRows]):
+        """Create a reader. `formats`: the dimensions of each table, in the order in which checkpoints hold the tables."""
+        self._forms = formats
+        self._next = [1] * len(formats)
         self.uses: list[KeyedUse] = []
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:

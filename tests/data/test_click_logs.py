@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.data.forms.criteo import key_of
+from ps_cluster.data.formats.criteo import key_of
 from tests.helpers.own_data import packed, refused
 
 VALUES = [f"{value:08x}" for value in range(1, 27)]
@@ -95,11 +95,11 @@ def test_a_damaged_gzip_file_is_told(tmp_path):
 
 
 RATINGS = [(user, film, 1 + (user * film) % 5, 881250949 + user) for user in range(1, 21) for film in range(1, 31)]
-FORMS = {"u.data": ("\t", []), "ratings.dat": ("::", []), "ratings.csv": (",", ["userId,movieId,rating,timestamp"])}
+DATA_FORMATS = {"u.data": ("\t", []), "ratings.dat": ("::", []), "ratings.csv": (",", ["userId,movieId,rating,timestamp"])}
 
 
 def save_ratings(folder, name, ratings=RATINGS):
-    separator, heading = FORMS[name]
+    separator, heading = DATA_FORMATS[name]
     lines = [*heading, *(separator.join(map(str, rating)) for rating in ratings)]
     folder.mkdir(exist_ok=True)
     (folder / "README.txt").write_text("about the ratings")
@@ -107,7 +107,7 @@ def save_ratings(folder, name, ratings=RATINGS):
     return folder / name, lines[len(heading) :]
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", DATA_FORMATS)
 @pytest.mark.parametrize("as_folder", [False, True])
 def test_each_published_form_of_movielens_is_read(tmp_path, name, as_folder):
     file, lines = save_ratings(tmp_path / "ml", name)
@@ -128,7 +128,7 @@ def test_half_stars_are_ratings(tmp_path):
     assert set(packed(file)[0].target("train").tolist()) == {3.5, 2.5}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", DATA_FORMATS)
 @pytest.mark.parametrize(
     ("rating", "reason"),
     [

@@ -78,8 +78,8 @@ def test_the_gradient_of_a_kernel_is_that_of_the_convolution(height, width, kern
         tape.watch(weights)
         convolved = tf.nn.conv2d(images, weights, 1, "SAME")
     expected = tape.gradient(convolved, weights, upstream)
-    forms = [tf.TensorSpec(x.shape if known else [None, None, None, x.shape[3]], x.dtype) for x in (images, upstream)]
-    gradient = tf.function(lambda *of: kernel_gradient(*of, weights.shape), input_signature=forms)
+    formats = [tf.TensorSpec(x.shape if known else [None, None, None, x.shape[3]], x.dtype) for x in (images, upstream)]
+    gradient = tf.function(lambda *of: kernel_gradient(*of, weights.shape), input_signature=formats)
     assert np.asarray(gradient(images, upstream)) == pytest.approx(np.asarray(expected))
 
 

@@ -18,7 +18,7 @@ from ps_cluster.cli.options import (
 )
 from ps_cluster.cli.value_types import PRINTED_FILE, Integer, Matching, OneOf
 from ps_cluster.config import RunConfig
-from ps_cluster.config.datasets import DATASETS, parse_form_path
+from ps_cluster.config.datasets import DATASETS, parse_format_path
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
@@ -127,7 +127,7 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     `claim`: the claim of the volume; None without a volume. Raises UserError if there is a volume although the data set
     is generated, or if no pod can read the data.
     """
-    kind, own = DATASETS[config.data.dataset], parse_form_path(config.data.dataset)
+    kind, own = DATASETS[config.data.dataset], parse_format_path(config.data.dataset)
     place = own.path if own else config.data.data_dir
     if claim is None:
         if place is not None:
@@ -143,7 +143,7 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     if place is None:
         return config.with_values({"data.data_dir": DATA}) if kind.is_on_disk else config
     if not PurePosixPath(place).is_relative_to(DATA):
-        name = f"{own.form.name}:{DATA}/{place.name}" if own else f"--data-dir {DATA}/{place.name}"
+        name = f"{own.data_format.name}:{DATA}/{place.name}" if own else f"--data-dir {DATA}/{place.name}"
         raise UserError(
             f"data.{'dataset' if own else 'data_dir'}: got '{place}', and the volume is mounted at {DATA}: give a path in it, "
             f"e.g. {name}"

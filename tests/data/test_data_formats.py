@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config, load_config, user_code
-from ps_cluster.config.datasets import DATASETS, FORMS, DataSet, Form
+from ps_cluster.config.datasets import DATASETS, DATA_FORMATS, DataSet, DataFormat
 from ps_cluster.data import sources
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
@@ -51,8 +51,8 @@ MADE = {
 def test_a_path_is_recognised_by_what_is_there(tmp_path, case):
     name, make = MADE[case]
     make(tmp_path / name)
-    form = case.replace(",", " ").split()[0]
-    assert DATASETS.trust_name(str(tmp_path / name), tmp_path) == f"{form}:{tmp_path / name}"
+    data_format = case.replace(",", " ").split()[0]
+    assert DATASETS.trust_name(str(tmp_path / name), tmp_path) == f"{data_format}:{tmp_path / name}"
 
 
 def test_a_relative_path_is_that_of_the_folder_in_which_it_was_written(tmp_path):
@@ -98,14 +98,14 @@ def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
         ("notes.pdf", "docs/extending.md#your-own-data shows each form"),
     ],
 )
-def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told):
+def test_a_path_that_can_not_be_data_is_told_with_all_formats(tmp_path, text, told):
     touched(tmp_path / "here" / "mine.py", tmp_path / "here" / "notes.pdf")
     (tmp_path / "here" / "empty").mkdir()
     with pytest.raises(UserError) as error:
         DATASETS.trust_name(text, tmp_path / "here")
     line = str(error.value)
     assert line.startswith("dataset: ") and told.format(folder=tmp_path) in line and "\n" not in line
-    assert "there is no" in line or all(form.looks_for in line for form in FORMS)
+    assert "there is no" in line or all(data_format.looks_for in line for data_format in DATA_FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told
         (["p/year=2023/a.parquet"], "p", "has tables in its folder 'year=2023': give that folder"),
     ],
 )
-def test_a_path_that_needs_only_one_change_is_told_which_and_not_all_forms(tmp_path, files, path, told):
+def test_a_path_that_needs_only_one_change_is_told_which_and_not_all_formats(tmp_path, files, path, told):
     touched(*(tmp_path / file for file in files))
     with pytest.raises(UserError) as error:
         DATASETS.trust_name(str(tmp_path / path), tmp_path)
     line = str(error.value)
     assert line.startswith(f"dataset: '{tmp_path / path}' {told[:3]}") and told in line and "hugging_face" not in line
-    assert line.endswith("docs/extending.md#your-own-data shows all forms of data") and len(line) < 400
+    assert line.endswith("docs/extending.md#your-own-data shows all data formats") and len(line) < 400
 
 
 def test_a_copy_is_made_anew_when_a_file_or_a_setting_changes_and_not_otherwise(tmp_path):
@@ -173,7 +173,7 @@ def test_a_folder_to_look_in_has_no_use_beside_a_path(tmp_path):
         packed(tmp_path / "a.npz", data_dir=tmp_path)
 
 
-class Notes(Form):
+class Notes(DataFormat):
     name, looks_for, endings = "notes", "a file .notes", (".notes",)
 
     def dataset(self, path):
@@ -182,10 +182,10 @@ class Notes(Form):
 
 @pytest.mark.parametrize("name", ["a.notes", "sub/a.notes"])
 def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monkeypatch, name):
-    point = EntryPoint("notes", f"{__name__}:Notes", "ps_cluster.forms")
+    point = EntryPoint("notes", f"{__name__}:Notes", "ps_cluster.formats")
     monkeypatch.setattr(EntryPoint, "load", lambda self: Notes)
     monkeypatch.setattr(user_code, "entry_points", lambda group: [point] if group == point.group else [])
-    monkeypatch.setattr(FORMS, "_brought", {})
+    monkeypatch.setattr(DATA_FORMATS, "_brought", {})
     touched(tmp_path / name)
     assert DATASETS.trust_name(name, tmp_path) == f"notes:{tmp_path / name}"
     with pytest.raises(UserError, match="there is no '.*gone.notes'"):
@@ -196,7 +196,7 @@ def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monk
 
 
 @pytest.mark.parametrize(("form", "network"), [("table", "mlp"), ("arrays", "mlp"), ("image_folder", "airbench")])
-def test_data_that_is_no_images_gets_a_network_that_takes_it(form, network):
-    assert build_config(None, {"data.dataset": f"{form}:/data/here"}).model.name == network
-    chosen = build_config(None, {"data.dataset": f"{form}:/data/here", "model.name": "tutorial_cnn"})
+def test_data_that_is_no_images_gets_a_network_that_takes_it(data_format, network):
+    assert build_config(None, {"data.dataset": f"{data_format}:/data/here"}).model.name == network
+    chosen = build_config(None, {"data.dataset": f"{data_format}:/data/here", "model.name": "tutorial_cnn"})
     assert chosen.model.name == "tutorial_cnn"

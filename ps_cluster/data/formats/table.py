@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.folders import files_in, folders_in, not_read
-from ps_cluster.data.forms import PathForm
+from ps_cluster.data.formats import PathFormat
 from ps_cluster.data.splits import TRAIN, SplitNames, is_split, splits_in
 from ps_cluster.data.table_files import TABLES, columns_of, ending_of, open_tables
 from ps_cluster.data.table_sets import TableSettings, contents_of_tables
@@ -19,7 +19,7 @@ from ps_cluster.files.patterns import folder_of, is_pattern, matches
 from ps_cluster.files.values import Malformed, one_line
 
 
-class TableForm(PathForm[TableSettings]):
+class TableFormat(PathFormat[TableSettings]):
     name = "table"
     version = 5
     looks_for = (

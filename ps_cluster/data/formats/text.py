@@ -12,7 +12,7 @@ from pydantic import Field
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data import texts
 from ps_cluster.data.folders import files_below, files_in, not_read
-from ps_cluster.data.forms import PathForm
+from ps_cluster.data.formats import PathFormat
 from ps_cluster.files.values import Malformed
 
 _ENDINGS = (".txt", ".md")
@@ -27,7 +27,7 @@ class OwnTextSettings(texts.TextSettings):
     )  # fmt: skip
 
 
-class TextForm(PathForm[OwnTextSettings]):
+class TextFormat(PathFormat[OwnTextSettings]):
     name = "text"
     looks_for = f"a file of text ({', '.join(_ENDINGS)}), or a folder of such files"
     endings = _ENDINGS

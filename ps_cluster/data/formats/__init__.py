@@ -10,11 +10,11 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.datasets import NO_IMAGES, DataSet, Form, ImageDataSet, OwnSettings
+from ps_cluster.config.datasets import NO_IMAGES, DataSet, DataFormat, ImageDataSet, OwnSettings
 from ps_cluster.data.picture_sets import PictureSettings
 
 
-class PathForm(Form, DataSet[OwnSettings]):
+class PathFormat(DataFormat, DataSet[OwnSettings]):
     """A data format that is read from a user's path. By default, the data has no images.
 
     Call `dataset` with a path to get a data set. It is a copy of this object that has the path.
@@ -30,7 +30,7 @@ class PathForm(Form, DataSet[OwnSettings]):
         return made
 
 
-class PictureForm(PathForm[PictureSettings], ImageDataSet[PictureSettings]):
+class PictureFormat(PathFormat[PictureSettings], ImageDataSet[PictureSettings]):
     """A data format for pictures that have to be decoded, e.g. from .png or .jpg files."""
 
     Settings: type[PictureSettings] = PictureSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.data.forms import PathForm
+from ps_cluster.data.formats import PathFormat
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.data.sets.clicks import COLUMNS, NUMBERS, click_spec
 from ps_cluster.files.values import Malformed
@@ -42,7 +42,7 @@ def number_of(value: bytes) -> float:
     return math.log1p(max(int(value), 0)) if value else 0.0
 
 
-class Criteo(PathForm[CriteoSettings]):
+class Criteo(PathFormat[CriteoSettings]):
     """Click logs in Criteo's format: lines of a label, 13 integers and 26 hexadecimal values, separated by tabs.
 
     The first line is not a heading.

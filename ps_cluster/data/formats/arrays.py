@@ -7,13 +7,13 @@ from pathlib import Path
 
 from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, OwnDataSettings, OwnImageSettings
 from ps_cluster.data.array_files import layout_of, open_npy, open_npz
-from ps_cluster.data.forms import PathForm
+from ps_cluster.data.formats import PathFormat
 from ps_cluster.data.own_arrays import NAMES, as_contents, is_image
 from ps_cluster.data.sets.packed_arrays import PackedImages
 from ps_cluster.files.values import Malformed
 
 
-class Arrays(PathForm[OwnDataSettings]):
+class Arrays(PathFormat[OwnDataSettings]):
     name = "arrays"
     looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
     endings = (".npz", ".npy")
@@ -22,8 +22,8 @@ class Arrays(PathForm[OwnDataSettings]):
     def recognises(self, path: Path) -> bool:
         if not super().recognises(path) and not any(os.path.isfile(path / f"{name}.npy") for name in NAMES):
             return False
-        form = layout_of(path, "x_train")
-        return isinstance(self, ImageDataSet) == (form is not None and is_image(form.dtype, form.shape[1:]))
+        data_format = layout_of(path, "x_train")
+        return isinstance(self, ImageDataSet) == (data_format is not None and is_image(data_format.dtype, data_format.shape[1:]))
 
     def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
         if self.path.is_dir():

@@ -18,7 +18,7 @@ import numpy as np
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data import tfds_reader
-from ps_cluster.data.forms import PictureForm
+from ps_cluster.data.formats import PictureFormat
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
 from ps_cluster.data.splits import TRAIN
@@ -31,7 +31,7 @@ from ps_cluster.system.environment import for_child
 READER = tfds_reader.__name__
 
 
-class Tfds(PictureForm):
+class Tfds(PictureFormat):
     name = "tfds"
     looks_for = "the folder of one version of a data set from TensorFlow Datasets, with dataset_info.json"
 

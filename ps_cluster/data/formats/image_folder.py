@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.folders import endings_of, files_below, files_in, folders_in, not_read
-from ps_cluster.data.forms import PictureForm
-from ps_cluster.data.forms.arrays import Arrays
-from ps_cluster.data.forms.text import holds_only_texts
+from ps_cluster.data.formats import PictureFormat
+from ps_cluster.data.formats.arrays import Arrays
+from ps_cluster.data.formats.text import holds_only_texts
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import ENDINGS, Picture, is_picture
 from ps_cluster.data.splits import TRAIN, SplitNames, is_split, splits_in
@@ -25,7 +25,7 @@ _OTHER_PICTURES = {".avif", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".ppm", ".
 _MOST_FILES_SEARCHED = 1_000  # to recognise the form, at most this many files in sub-folders of classes are searched
 
 
-class ImageFolder(PictureForm):
+class ImageFolder(PictureFormat):
     name = "image_folder"
     looks_for = (
         f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with only <class>/"

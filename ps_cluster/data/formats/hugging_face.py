@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from ps_cluster.config.datasets import Contents, ImageDataSet, OwnSettings
 from ps_cluster.data import splits
 from ps_cluster.data.arrow import Column, RecordBatch, Table, pyarrow
-from ps_cluster.data.forms import PathForm
+from ps_cluster.data.formats import PathFormat
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
 from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors
@@ -40,7 +40,7 @@ class HuggingFaceImageSettings(PictureSettings):
     )
 
 
-class HuggingFaceForm(PathForm[OwnSettings]):
+class HuggingFaceFormat(PathFormat[OwnSettings]):
     """A folder that `save_to_disk` of Hugging Face's library `datasets` has written.
 
     The subclass `HuggingFaceImages` reads a folder that has a column of pictures, and `HuggingFace` any other one.
@@ -51,7 +51,7 @@ class HuggingFaceForm(PathForm[OwnSettings]):
         return is_one and isinstance(self, ImageDataSet) == ("Image" in _types_of_columns(path))
 
 
-class HuggingFace(HuggingFaceForm[TableSettings]):
+class HuggingFace(HuggingFaceFormat[TableSettings]):
     name = "hugging_face"
     version = 3
     looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
@@ -80,7 +80,7 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
-class HuggingFaceImages(HuggingFaceForm[HuggingFaceImageSettings], ImageDataSet[HuggingFaceImageSettings]):
+class HuggingFaceImages(HuggingFaceFormat[HuggingFaceImageSettings], ImageDataSet[HuggingFaceImageSettings]):
     name = "hugging_face_images"
     looks_for = "the same folder as for hugging_face, if it has a column of pictures"
     Settings = HuggingFaceImageSettings

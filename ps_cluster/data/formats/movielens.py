@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
-from ps_cluster.data.forms import PathForm
+from ps_cluster.data.formats import PathFormat
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.files.values import Malformed
 
@@ -48,7 +48,7 @@ class MovieLensSettings(DataSettings):
     )
 
 
-class MovieLens(PathForm[MovieLensSettings]):
+class MovieLens(PathFormat[MovieLensSettings]):
     """Ratings of films. Users and films are keys, and the rating is the number to predict.
 
     A key is the published identifier, so that you can ask for predictions by that identifier. The embeddings of users
@@ -68,10 +68,10 @@ class MovieLens(PathForm[MovieLensSettings]):
     def read(self, source: Path | None, settings: MovieLensSettings) -> Contents:
         if (file := _ratings_of(self.path)) is None:
             raise Malformed(f"it is not {self.looks_for}")
-        form = _FORMS[file.name]
+        data_format = _FORMS[file.name]
 
         def parse(line: bytes) -> tuple[tuple[int, int], float, int]:
-            columns = line.split(form.separator)
+            columns = line.split(data_format.separator)
             if len(columns) != 4:
                 raise ValueError(f"it has {len(columns)} columns instead of four (user, film, rating and time)")
             user, film, rating = int(columns[0]), int(columns[1]), float(columns[2])
@@ -80,7 +80,7 @@ class MovieLens(PathForm[MovieLensSettings]):
             return (user, film), rating, zlib.crc32(line)
 
         fields = {"categories": ArrayField("int32", (2,)), "target": ArrayField("float32", ())}
-        arrays = arrays_of_lines(file, fields | {"hash": ArrayField("uint32", ())}, parse, heading=form.heading)
+        arrays = arrays_of_lines(file, fields | {"hash": ArrayField("uint32", ())}, parse, heading=data_format.heading)
         tested = arrays.pop("hash") < settings.held_out * 2**32
         if tested.all() or not tested.any():
             raise Malformed(f"its {len(tested):,} ratings are too few to hold some out to test on")
@@ -96,7 +96,7 @@ def _ratings_of(path: Path) -> Path | None:
     """Return the file of ratings, which is `path` or a file in it; None if no file has a published format."""
     files = [path / name for name in _FORMS] if os.path.isdir(path) else [path]
     for file in files:
-        form = _FORMS.get(file.name)
-        if form and os.path.isfile(file) and form.first_line.fullmatch(next(lines_of(file), b"")):
+        data_format = _FORMS.get(file.name)
+        if data_format and os.path.isfile(file) and data_format.first_line.fullmatch(next(lines_of(file), b"")):
             return file
     return None
