@@ -18,7 +18,7 @@ CASES = [
     (
         "run --dataset empty",
         {},
-        ["dataset", "/empty' has no known form", "image_folder: ", "arrays", "table", OWN_DATA],
+        ["dataset", "/empty' has no known format", "image_folder: ", "arrays", "table", OWN_DATA],
     ),
     ("run --dataset mine.py:load", CODE, ["data set", "mine.py:load'", "defines no 'load'", OWN_DATA]),
     ("run --dataset mine.py:x", CODE, ["data set", "mine.py:x'", "a function, or a", OWN_DATA]),

@@ -171,9 +171,7 @@ def _text(key: str) -> str:
     """Return the description of a setting. If only some modes have the setting, the text begins with their names."""
     if key == AUGMENTATION:
         formats = ", ".join(one.form for one in VARIATIONS.values())
-        return (
-            f"How training images are varied: one or more of {formats}, separated by commas. {NO_VARIATION}: not at all."
-        )
+        return f"How training images are varied: one or more of {formats}, separated by commas. {NO_VARIATION}: not at all."
     section, name = key.split(".")
     if section != "mode" or name in section_classes()[section].model_fields:
         return _field(section, name).description or ""

@@ -54,7 +54,7 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 # The data formats that the package can read from a path without any code of the user.
 #
 # The format of `--dataset PATH` is recognised once, when the user's setting is read. From then on the name of the data
-# set is `FORM:/the/path`, so no task has to look at the disk to know which settings it has. See
+# set is `FORMAT:/the/path`, so no task has to look at the disk to know which settings it has. See
 # `ps_cluster/data/formats/`.
 
 
@@ -110,21 +110,21 @@ class FormatPath(NamedTuple):
 
 
 def parse_format_path(text: str) -> FormatPath | None:
-    """Parse `FORM:PATH`, where FORM is the name of a data format. Return None for any other text."""
-    data_format, _, path = text.partition(":")
-    return FormatPath(DATA_FORMATS[data_format], Path(path)) if path and data_format.isidentifier() and data_format in DATA_FORMATS else None
+    """Parse `FORMAT:PATH`, where FORMAT is the name of a data format. Return None for any other text."""
+    name, _, path = text.partition(":")
+    return FormatPath(DATA_FORMATS[name], Path(path)) if path and name.isidentifier() and name in DATA_FORMATS else None
 
 
 def name_with_format(text: str, folder: Path) -> str:
-    """Return `FORM:/the/path` for the path of a user's data, where FORM is the name of the data format.
+    """Return `FORMAT:/the/path` for the path of a user's data, where FORMAT is the name of the data format.
 
     A relative path starts at `folder`. Any text that is not a path is returned unchanged.
 
     Raises:
       UserError: nothing is at the path, or the data there has no known format.
     """
-    if place := parse_format_path(text):
-        return str(place._replace(path=absolute_path(place.path, folder)))
+    if found := parse_format_path(text):
+        return str(found._replace(path=absolute_path(found.path, folder)))
     try:
         refuse_address(text)
     except Malformed as error:
@@ -136,8 +136,8 @@ def _is_path(text: str, folder: Path) -> bool:
     if "/" in text or os.path.exists(folder / text):
         return True
     name = Path(text).name.lower()
-    # A name without a dot has no ending, so the forms of installed packages need not be loaded.
-    return "." in name and any(name.endswith(data_format.endings) for data_format in _all_formats())
+    # A name without a dot has no ending, so the formats of installed packages need not be loaded.
+    return "." in name and any(name.endswith(one.endings) for one in _all_formats())
 
 
 def _all_formats() -> Iterator[DataFormat]:
@@ -153,23 +153,26 @@ def _recognised(path: Path) -> FormatPath:
     for data_format in _all_formats():
         if data_format.recognises(path):
             return FormatPath(data_format, path)
-    if change := next(filter(None, (data_format.one_change(path) for data_format in _all_formats())), ""):
+    if change := next(filter(None, (one.one_change(path) for one in _all_formats())), ""):
         raise UserError(f"dataset: '{path}' {change}; {PAGE} shows all data formats")
     code = f"to use code, name the function that the file defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
-    known = "; ".join(f"{data_format.name}: {data_format.looks_for}" for data_format in _all_formats())
-    raise UserError(f"dataset: '{path}' has no known form. {code}the known forms are {known}. {PAGE} shows each form")
+    known = "; ".join(f"{one.name}: {one.looks_for}" for one in _all_formats())
+    raise UserError(
+        f"dataset: '{path}' has no known format. {code}the known formats are {known}. {PAGE} shows each format"
+    )
 
 
 def _recognised_pattern(path: Path) -> FormatPath:
     found = matches(path)
     if not found:
         raise UserError(f"dataset: no file matches '{path}': correct the pattern")
-    if data_format := next((data_format for data_format in _all_formats() if data_format.takes_patterns and data_format.recognises(path)), None):
+    with_patterns = [one for one in _all_formats() if one.takes_patterns]
+    if data_format := next((one for one in with_patterns if one.recognises(path)), None):
         return FormatPath(data_format, path)
-    taken = "; ".join(f"{data_format.name}: {', '.join(data_format.endings)}" for data_format in _all_formats() if data_format.takes_patterns)
+    taken = "; ".join(f"{one.name}: {', '.join(one.endings)}" for one in with_patterns)
     raise UserError(
         f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', but none of them can be read: "
-        f"a pattern may match files of these forms: {taken}"
+        f"a pattern may match files of these formats: {taken}"
     )
 
 

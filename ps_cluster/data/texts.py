@@ -1,6 +1,6 @@
 """Make data sets of text: cut files into windows of bytes, in which each byte is predicted from the bytes before it.
 
-`forms/text.py` reads a user's text, and `sets/python_source.py` is a data set of the package.
+`formats/text.py` reads a user's text, and `sets/python_source.py` is a data set of the package.
 """
 
 from __future__ import annotations

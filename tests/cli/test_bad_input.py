@@ -58,7 +58,7 @@ CASES = [
     ("run --split layers --straggler 1:5x", ["cluster.straggler", "1:5x", "mode layers does not use it"]),
     ("run --split layers --set optimizer.global_clip_norm=1", ["optimizer.global_clip_norm", "mode layers"]),
     ("run --dataset ../own", ["dataset", "there is no '", "/own'"]),
-    ("run --dataset pipe", ["dataset", "/pipe' has no known form"]),
+    ("run --dataset pipe", ["dataset", "/pipe' has no known format"]),
     ("run --dataset used --image-size 4x", ["data.image_size", "data set text:", "does not use it"]),
     ("run --dataset mnist --image-size 64", ["data.image_size", "mnist", "image_folder", "leave it out"]),
     ("run --dataset mnist --target price", ["data.target", "price", "table", "leave it out"]),

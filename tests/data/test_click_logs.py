@@ -95,7 +95,11 @@ def test_a_damaged_gzip_file_is_told(tmp_path):
 
 
 RATINGS = [(user, film, 1 + (user * film) % 5, 881250949 + user) for user in range(1, 21) for film in range(1, 31)]
-DATA_FORMATS = {"u.data": ("\t", []), "ratings.dat": ("::", []), "ratings.csv": (",", ["userId,movieId,rating,timestamp"])}
+DATA_FORMATS = {
+    "u.data": ("\t", []),
+    "ratings.dat": ("::", []),
+    "ratings.csv": (",", ["userId,movieId,rating,timestamp"]),
+}
 
 
 def save_ratings(folder, name, ratings=RATINGS):

@@ -1,4 +1,4 @@
-"""Which form of data a path is taken for."""
+"""Which data format a path is taken for."""
 
 from importlib.metadata import EntryPoint
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config, load_config, user_code
-from ps_cluster.config.datasets import DATASETS, DATA_FORMATS, DataSet, DataFormat
+from ps_cluster.config.datasets import DATA_FORMATS, DATASETS, DataFormat, DataSet
 from ps_cluster.data import sources
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
@@ -94,8 +94,8 @@ def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
         ("none.npz", "there is no '{folder}/here/none.npz'"),
         ("~nobody-of-this-name/x", "there is no '{folder}/here/~nobody-of-this-name/x'"),
         ("mine.py", "to use code, name the function that the file defines, e.g. '{folder}/here/mine.py:load'"),
-        ("empty", "'{folder}/here/empty' has no known form."),
-        ("notes.pdf", "docs/extending.md#your-own-data shows each form"),
+        ("empty", "'{folder}/here/empty' has no known format."),
+        ("notes.pdf", "docs/extending.md#your-own-data shows each format"),
     ],
 )
 def test_a_path_that_can_not_be_data_is_told_with_all_formats(tmp_path, text, told):
@@ -191,11 +191,13 @@ def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monk
     with pytest.raises(UserError, match="there is no '.*gone.notes'"):
         DATASETS.trust_name("gone.notes", tmp_path)
     touched(tmp_path / "a.other")
-    with pytest.raises(UserError, match="has no known form.*notes: a file .notes"):
+    with pytest.raises(UserError, match="has no known format.*notes: a file .notes"):
         DATASETS.trust_name("a.other", tmp_path)
 
 
-@pytest.mark.parametrize(("form", "network"), [("table", "mlp"), ("arrays", "mlp"), ("image_folder", "airbench")])
+@pytest.mark.parametrize(
+    ("data_format", "network"), [("table", "mlp"), ("arrays", "mlp"), ("image_folder", "airbench")]
+)
 def test_data_that_is_no_images_gets_a_network_that_takes_it(data_format, network):
     assert build_config(None, {"data.dataset": f"{data_format}:/data/here"}).model.name == network
     chosen = build_config(None, {"data.dataset": f"{data_format}:/data/here", "model.name": "tutorial_cnn"})

@@ -20,12 +20,12 @@ TOYS = {
     "ps_cluster.schedules": "toy_schedule:Toy",
     "ps_cluster.faults": "toy_fault:Toy",
     "ps_cluster.datasets": "toy_data:load",
-    "ps_cluster.forms": "toy_form:Toy",
+    "ps_cluster.formats": "toy_format:Toy",
 }
-FORM = """
+FORMAT = """
 from pathlib import Path
 from ps_cluster.config.datasets import DataSet
-from ps_cluster.config.datasets import Form
+from ps_cluster.config.datasets import DataFormat
 from ps_cluster_toys import toy_data
 
 class ToysAt(DataSet):
@@ -35,7 +35,7 @@ class ToysAt(DataSet):
     def read(self, source, settings):
         return toy_data.load()
 
-class Toy(Form):
+class Toy(DataFormat):
     name = "toy"
     looks_for = "a .toy file"
     endings = (".toy",)
@@ -48,14 +48,14 @@ class Toy(Form):
 NAMED = """
 import json
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.datasets import FORMS
+from ps_cluster.config.datasets import DATA_FORMATS
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.schedules import SCHEDULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.tools.chaos.kinds import FAULTS
-kinds = (NETWORKS, MODES, METHODS, RULES, SCHEDULES, FAULTS, DATASETS, FORMS)
+kinds = (NETWORKS, MODES, METHODS, RULES, SCHEDULES, FAULTS, DATASETS, DATA_FORMATS)
 print(json.dumps([kind["toy"].name for kind in kinds if "toy" in kind.names]))
 """
 
@@ -67,8 +67,8 @@ def installed(tmp_path_factory):
     package = source / "ps_cluster_toys"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "toy_form.py").write_text(FORM)
-    for module in {value.partition(":")[0] for value in TOYS.values()} - {"toy_form"}:
+    (package / "toy_format.py").write_text(FORMAT)
+    for module in {value.partition(":")[0] for value in TOYS.values()} - {"toy_format"}:
         shutil.copy(Path(__file__).parent / f"{module}.py", package)
     points = "\n".join(
         f'[project.entry-points."{group}"]\ntoy = "ps_cluster_toys.{value}"' for group, value in TOYS.items()

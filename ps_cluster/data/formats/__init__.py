@@ -1,6 +1,6 @@
-"""Define the base classes of forms, that is, of data formats that are read from a user's path, e.g. arrays or tables.
+"""Define the base classes of data formats that are read from a user's path, e.g. arrays or tables.
 
-Each module of this package defines one or two forms.
+Each module of this package defines one or two data formats.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.datasets import NO_IMAGES, DataSet, DataFormat, ImageDataSet, OwnSettings
+from ps_cluster.config.datasets import NO_IMAGES, DataFormat, DataSet, ImageDataSet, OwnSettings
 from ps_cluster.data.picture_sets import PictureSettings
 
 

@@ -22,8 +22,8 @@ class Arrays(PathFormat[OwnDataSettings]):
     def recognises(self, path: Path) -> bool:
         if not super().recognises(path) and not any(os.path.isfile(path / f"{name}.npy") for name in NAMES):
             return False
-        data_format = layout_of(path, "x_train")
-        return isinstance(self, ImageDataSet) == (data_format is not None and is_image(data_format.dtype, data_format.shape[1:]))
+        layout = layout_of(path, "x_train")
+        return isinstance(self, ImageDataSet) == (layout is not None and is_image(layout.dtype, layout.shape[1:]))
 
     def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
         if self.path.is_dir():

@@ -22,7 +22,7 @@ from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
 _OTHER_PICTURES = {".avif", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".ppm", ".pgm", ".raw", ".svg"}
-_MOST_FILES_SEARCHED = 1_000  # to recognise the form, at most this many files in sub-folders of classes are searched
+_MOST_FILES_SEARCHED = 1_000  # to recognise the format, at most this many files in sub-folders of classes are searched
 
 
 class ImageFolder(PictureFormat):
