@@ -79,11 +79,11 @@ class _TrainingRestart:
 
 
 class Decisions:
-    """The rules of a run, with the state that they need.
+    """A state machine that decides how the launcher responds to the events of a run.
 
     Training is over when the leader ends. The leader is the chief, or worker 0 if there is no chief. Each method for an
     event takes the time as its last argument, and returns the resulting actions, in order. `silences`: the worker
-    processes that were killed because they were silent.
+    processes that were killed because they made no updates.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop | None:
-        """The reason of an early stop: patience or time has run out. None if this has not stopped the training."""
+        """Why the training was stopped early: patience or time limit has run out. None if neither has stopped it."""
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:
-        """Drain the training if patience or time has run out. The run then ends as if the user had stopped it."""
+        """Drain the training if patience or time limit has run out. The run then ends as if the user had stopped it."""
         if (due := self._early_stopping.due) is None or self._draining:
             return ()
         self._draining = self._stopped_early = True
@@ -192,7 +192,7 @@ class Decisions:
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """Record that the leader ended with exit code 0. `outcome`: the outcome in its result, else "failed"."""
+        """Record that the leader ended with exit code 0. `outcome`: as the leader wrote it, else "failed"."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -213,7 +213,7 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """Handle a signal by which the user asks to stop. `exit_code`: the code of a program that this signal kills."""
+        """Handle a signal by which the user asks to stop. `exit_code`: the code of the command if it stops at once."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -233,7 +233,7 @@ class Decisions:
     def scale_requested(self, workers: int, now_s: float) -> Actions:
         """Handle the request of a user for another number of workers (`ps-cluster scale`).
 
-        The lowest spare indices start, or the highest indices stop.
+        Workers start at the lowest spare indices, or those with the highest indices stop.
         """
         if self._stage is not RunStage.TRAINING or self._training_restart:
             line = f"not now, while {self._stage.value}: workers can be started and stopped only during training"
@@ -281,7 +281,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """Handle the end of tasks (`first` is one) whose ports other programs use. Call this before `task_died`."""
+        """Handle the end of tasks whose ports other programs use, such as `first`. Call this before `task_died`."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -461,7 +461,7 @@ def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:
-    """Return the end of a line that says how additional workers lower the learning rate, or "" if they do not."""
+    """Return text to append to a line: how additional workers lower the learning rate, or "" if they do not."""
     begun = config.training_workers
     if not config.chosen_mode.lowers_rate or workers <= begun:
         return ""

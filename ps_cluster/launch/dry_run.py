@@ -20,7 +20,9 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
-    """Yield the lines of a file for --config. Comments give the origin of each value, the tasks, and the memory needed.
+    """Yield the lines of a YAML file that the option --config accepts.
+
+    Its comments say where each value comes from, which tasks would start, and how much memory they need.
 
     Raises UserError if there are more tasks than are useful on one machine.
     """

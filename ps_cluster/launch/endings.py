@@ -20,20 +20,23 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 def training_result(run_dir: RunDir) -> TrainingResult | None:
-    """Return the result of the newest session that ended cleanly; None if there is none."""
+    """Return the result that the leader wrote when training last ended cleanly, or None if there is none."""
     with contextlib.suppress(FileNotFoundError, UserError):
         return read_json(run_dir.training_result, TrainingResult)
     return None
 
 
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
-    """Return the early-stopping rule of a new session, given the update at which the previous session ended cleanly."""
+    """Return the early-stopping rule for a run that starts or resumes.
+
+    It ignores patience that ran out before training last ended cleanly, because that was reported then.
+    """
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)
 
 
 def why_broken(outcome: Outcome, updates: int) -> str:
-    """Return a line that says what went wrong in a training whose outcome is one of `BROKEN`, and what to do."""
+    """Return a line that says why a training is broken (`outcome` is "diverged" or "nan_loss"), and what to do."""
     if outcome == "nan_loss":
         return (
             f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
@@ -47,8 +50,9 @@ def why_broken(outcome: Outcome, updates: int) -> str:
 
 
 def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Notify, *, draw: bool = True) -> int:
-    """Write the summary and print the closing table. Return the exit code: 1 if the proof does not hold, else 0.
+    """Write the summary and print the closing table.
 
+    Return the exit code: 1 if the proof (the check of the ledger after training) has found an error, else 0.
     `draw`: whether to draw the page of results as well. Raises RunFailed if the summary can't be written.
     """
     try:

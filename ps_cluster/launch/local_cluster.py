@@ -36,7 +36,10 @@ FORK_SERVER, LAUNCHER, TENSORBOARD = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run. `EventLoop` decides which tasks start and stop. `Supervisor` manages their processes."""
+    """Starts, restarts and stops all tasks of a run on this machine, and writes cluster.json.
+
+    `Decisions` decides which tasks start and stop. `Supervisor` manages their processes.
+    """
 
     def __init__(
         self,

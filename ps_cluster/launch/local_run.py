@@ -142,7 +142,10 @@ def resume_run(
 
 
 def _end_of_training(run_dir: RunDir, notify: Notify) -> EndedMark | None:
-    """Return the mark that training has ended; None also if the mark is damaged, because it will be written again."""
+    """Return the content of the file that marks the end of training, or None if there is none.
+
+    None also if the file is damaged, because it will be written again.
+    """
     try:
         return checkpoints.ended(run_dir.checkpoints)
     except CheckpointError as error:
@@ -222,10 +225,10 @@ def resolve_data(settings: DataSettings, notify: Notify) -> PackedDataset:
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
     """Return `config` with values instead of "auto", and with an absolute data directory.
 
-    Label smoothing becomes 0 for an objective that does not use it, unless the user has set it. The optimizer of the
-    network's compile() replaces the rule `compiled`. To find that optimizer, a process builds a user's own network.
-    `notify` gets what the user should know about the network before a long training. Raises UserError if settings or
-    network do not fit the examples of the data set.
+    Label smoothing becomes 0 for an objective that does not use it, unless the user has set it. If `optimizer.rule` is
+    `compiled`, it becomes the optimizer of the network's compile(). A separate process builds the network to find that
+    optimizer, unless the network is one of this package. `notify` gets lines that the user should read before a long
+    training. Raises UserError if settings or network do not fit the examples of the data set.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -282,11 +285,10 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
 
 
 def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
-    """Return a line that suggests more epochs, if the network's recipe makes few updates because the data set is small.
+    """Return a line that suggests more epochs, if the network's usual number of epochs makes few updates here.
 
-    Return None if the user, or the recipe of the data set, has chosen the length of the training, or if the data are
-    generated.
-    `asked`, `complete`: as for `slow_line`.
+    Updates are few if the data set is small. Return None if the user or the data set's default settings have chosen the
+    length of the training, or if the data are generated. `asked`, `complete`: as for `slow_line`.
     """
     network, data_set = NETWORKS[complete.model.name], DATASETS[asked.data.dataset]
     of_data_set = merged(data_set.recipe, data_set.recipes.get(network.name, {}))
@@ -307,7 +309,10 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Replace "files:worker" in `training.sample` by row numbers. Raises UserError if it does not fit the data."""
+    """Replace the `training.sample` "files:worker" by "rows:…", a list of the rows at which the workers' parts end.
+
+    Raises UserError if `training.sample` does not fit the data.
+    """
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:

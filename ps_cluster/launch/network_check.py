@@ -69,9 +69,9 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network. A network of this package is not built, and only its `interpretation` is set.
+    """Return the facts about a network. A network of this package is not built, and gets only an `interpretation`.
 
-    A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a
+    A network is built at most once in a process, so a second call costs nothing. `notify` gets a line before a
     network is built, because the import of TensorFlow takes some seconds. Raises UserError if the network can't be
     built, can't be trained here, or is not built within `WITHIN_S`.
     """
@@ -100,11 +100,12 @@ def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
 
 
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
-    """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
+    """Return `config`, in which the optimizer of the network's compile() replaces the `optimizer.rule` "compiled".
 
-    The optimizer's schedule replaces schedule `compiled`, and the usual staleness method of the new rule replaces method
-    `compiled`. Other settings that the user has set are kept. Raises UserError if no rule is equivalent to the optimizer
-    of compile(), or if the mode can't clip gradients as that optimizer does.
+    In the same way, the optimizer's schedule replaces the `schedule.kind` "compiled", and the usual staleness method of
+    the new rule replaces the `staleness.method` "compiled". If the rule is another one, nothing changes. Other settings
+    that the user has set are kept. Raises UserError if no rule is equivalent to the optimizer of compile(), or if the
+    mode can't clip gradients as that optimizer does.
     """
     if config.optimizer.rule != COMPILED:
         return config

@@ -1,8 +1,9 @@
 """Run one task of a cluster on several machines: check the input, claim the run, and supervise the task's process.
 
 The process that runs TensorFlow is a child, because TensorFlow may block its whole process, even its signals, while it
-waits for another machine. The process of the command waits at most 3 s for each 64 tasks that it probes, and 3 s for the
-name service. So it soon reacts to every signal, and enforces every limit. Its rules are in one_task_decisions.py.
+waits for another machine. The process of the command waits at most 3 s for every 64 tasks that it probes, and 3 s for
+the name service. So it soon reacts to every signal, and enforces every limit. The rules of the command are in
+one_task_decisions.py.
 """
 
 from __future__ import annotations
@@ -175,10 +176,10 @@ class OneTask:
         return code
 
     def _claim_run(self, notify: Notify) -> None:
-        """Claim the run directory for this leader, and find out whether training continues from a state there.
+        """Claim the run directory for this leader, and find out whether training continues from a checkpoint there.
 
-        Raises UserError if `--resume` and the states in the run directory contradict each other, or if training can't
-        continue from these states.
+        Raises UserError if `--resume` is "never" although the run directory has a checkpoint or snapshot, or "always"
+        although it has none, or if training can't continue from those that it has.
         """
         # Check this before the claim: bad input must not end another leader that is at work.
         if _decide_to_resume(self.options.resume, self.run_dir, leads=True):
@@ -261,7 +262,7 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write the summary and print the closing table, as `run` does at its end.
 
-        Return 0, or FAILED_FOR_GOOD if the proof does not hold.
+        Return 0, or FAILED_FOR_GOOD if the proof (the check of the ledger after training) has found an error.
         """
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])
@@ -317,9 +318,9 @@ def check_named(config: RunConfig) -> None:
 
 
 def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
-    """Return whether training continues from a state in the run directory.
+    """Return whether training continues from a checkpoint or snapshot in the run directory.
 
-    Raises UserError in the leader if `resume` and the states in the run directory contradict each other.
+    Raises UserError in the leader if `resume` is "never" although there is one, or "always" although there is none.
     """
     held = bool(checkpoints.newest_first(run_dir.states))
     if leads and held and resume == "never":
@@ -336,7 +337,7 @@ def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
 
 
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
-    """Raise UserError if mode or configuration do not fit the tasks of the cluster."""
+    """Raise UserError if the mode needs other task types than the cluster has, or if configured counts are wrong."""
     mode, origin = config.chosen_mode, topology.origin.name
     if topology.types != mode.cluster.types:
         raise UserError(
@@ -371,7 +372,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
 
 
 def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
-    """Return how a task waits for the other tasks. A mode with a fixed number of workers needs all of them."""
+    """Return the limits of a task's wait for the other tasks. A mode with a fixed number of workers needs all."""
     return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
 
 

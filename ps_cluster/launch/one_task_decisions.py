@@ -73,8 +73,9 @@ class EndTask:
 
     Attributes:
       outcome: the run's outcome, which a leader writes into the summary before it ends, or None to write no summary.
-      early_stop: why the training was stopped early, if its patience or time has run out.
-      proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
+      early_stop: why the training was stopped early; None unless its patience or its time limit has run out.
+      proof_decides: whether another exit code replaces `exit_code` if the proof, the check of the ledger after
+        training, has found an error.
     """
 
     exit_code: int
@@ -89,7 +90,7 @@ TaskActions = tuple[TaskAction, ...]
 
 
 class LeaderDecisions:
-    """The rules of the leader, with the state that they need.
+    """A state machine that decides what the leader of a cluster on several machines does.
 
     A leader first waits for the other tasks, then starts its process and enforces the time limits of the training.
 
@@ -102,7 +103,7 @@ class LeaderDecisions:
         self, task: Task, topology: ClusterTopology, limits: RunLimits, rendezvous: RendezvousLimits,
         *, total_updates: int, early_stopping: EarlyStopping,
     ):  # fmt: skip
-        """Begin in the first stage. `early_stopping` has not seen a score yet."""
+        """Begin before the wait for other tasks. `early_stopping`: a rule that has not seen a score yet."""
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
@@ -152,7 +153,7 @@ class LeaderDecisions:
     def probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle a probe of all other tasks, before this task's process is started.
+        """Handle the result of a probe of all other tasks, before this task's process is started.
 
         Args:
           there: the tasks that have answered.
@@ -192,7 +193,10 @@ class LeaderDecisions:
         return in_vain, Notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}")), EndTask(RETRY)
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """Record the mark that training has ended. `mark`: None if there is no mark, or if it can't be read here."""
+        """Record the content of the file that marks the end of training.
+
+        `mark`: None if there is no such file, or if it can't be read here.
+        """
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
@@ -206,7 +210,7 @@ class LeaderDecisions:
         return self._stop_early(awake_s)
 
     def _stop_early(self, awake_s: float) -> TaskActions:
-        """Drain the training if patience or time has run out.
+        """Drain the training if the patience or the time limit of early stopping has run out.
 
         As after Ctrl-C, no other leader then continues the training.
         """
@@ -274,7 +278,7 @@ class LeaderDecisions:
 
 
 class FollowerDecisions:
-    """The rules of a task that is not the leader, with the state that they need.
+    """A state machine that decides what a task of a cluster on several machines does, if it is not the leader.
 
     A follower starts its process at once, and probes the leader from time to time. The evaluator does not probe it.
 
@@ -310,7 +314,7 @@ class FollowerDecisions:
     def probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle a probe of the leader. `there`: the leader, if it has answered.
+        """Handle the result of a probe of the leader. `there`: the leader, if it has answered.
 
         `unknown_hosts`: the leader's host, if it has not answered and this machine can't resolve the host's name.
         """
@@ -336,7 +340,10 @@ class FollowerDecisions:
         return () if self._wait.announced_missing == () else self._wait.announce(CONNECTED(line), (), now_s)
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """Record the mark that training has ended. `mark`: None if there is no mark, or if it can't be read here."""
+        """Record the content of the file that marks the end of training.
+
+        `mark`: None if there is no such file, or if it can't be read here.
+        """
         self._is_complete = _completes(mark, self._total_updates)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
@@ -366,7 +373,10 @@ def decisions_for(
     task: Task, topology: ClusterTopology, limits: RunLimits, rendezvous: RendezvousLimits,
     *, total_updates: int, early_stopping: EarlyStopping,
 ) -> TaskDecisions:  # fmt: skip
-    """Return the rules of a task. A task keeps its role: the cluster's topology says which task leads."""
+    """Return the state machine for `task`: `LeaderDecisions` for the leader of the cluster, else `FollowerDecisions`.
+
+    A task keeps its role, because the topology alone says which task leads.
+    """
     if task != topology.leader:
         return FollowerDecisions(task, topology, limits, rendezvous, total_updates=total_updates)
     return LeaderDecisions(
@@ -375,10 +385,10 @@ def decisions_for(
 
 
 class _Wait:
-    """A wait for other tasks: since when it lasts, and the lines about it.
+    """A wait for other tasks. It measures how long the wait lasts, and limits how often lines about it are shown.
 
     Attributes:
-      announced_missing: the missing tasks of the last line, or None before the first line.
+      announced_missing: the tasks that the last line named as missing, or None before the first line.
     """
 
     def __init__(self) -> None:
@@ -416,7 +426,7 @@ def _was_frozen(frozen: FrozenProcesses) -> str:
 
 
 def _given_up(task: Task, why: str) -> TaskActions:
-    """Kill a task's process before the task ends. Stack traces are written first, to show where the process hangs."""
+    """Return the actions that kill a task's process. First it writes its stack traces, which show where it hangs."""
     return WriteStacks((task,)), Kill(task), Notice(TASK_GIVES_UP(f"{task} ends: {why}; {_AGAIN}"))
 
 
@@ -425,12 +435,12 @@ def _complete(task: Task) -> TaskActions:
 
 
 def _completes(mark: EndedMark | None, total_updates: int) -> bool:
-    """Return whether the training is complete. The mark of an earlier, shorter training does not count."""
+    """Return whether `mark` says that the training is complete. A mark of fewer than `total_updates` does not."""
     return mark is not None and mark.completes(total_updates)
 
 
 def _process_failed(task: Task, topology: ClusterTopology, code: int) -> tuple[tuple[Notice, ...], EndTask]:
-    """Return the lines and the end of a task whose process has ended with an exit code other than 0."""
+    """Return the notices and the last action for a task whose process has ended with an exit code other than 0."""
     if code == PORT_IN_USE:
         return (), EndTask(BAD_INPUT, error=taken(task, topology))
     if code in (FAILED, BAD_INPUT, SUPERSEDED, RETRY):  # the process has said why
@@ -449,7 +459,7 @@ def taken(task: Task, topology: ClusterTopology) -> str:
 
 
 def _why_silent(unknown_hosts: Sequence[str]) -> str:
-    """Return the end of a line about tasks that do not answer: the names of hosts that can't be resolved, or ""."""
+    """Return text to append to a line about tasks that do not answer: the hosts that can't be resolved, or ""."""
     if not unknown_hosts:
         return ""
     named = ", ".join(f"'{one_line(host, 100)}'" for host in unknown_hosts)

@@ -49,13 +49,16 @@ class TaskWork(Protocol):
     """The methods of `OneTask` that the loop calls: they start the task's process, and write a leader's files."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. A leader begins training with `least_workers` workers; None: all."""
+        """Start the process that runs TensorFlow. A leader begins training with `least_workers` workers (None: all)."""
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
-        """Write the summary and the closing table, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
+        """Write the summary and the closing table, once.
+
+        Return 0, or FAILED_FOR_GOOD if the proof (the check of the ledger after training) has found an error.
+        """
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
-        """Write the pids of the workers, by index. The loop calls this when they have changed. Raises OSError."""
+        """Write cluster.json with the pids of the workers (index → pid), because they have changed. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class TaskLoop:
             raise
 
     def _probe(self) -> None:
-        """Read the mark that training has ended, and probe the tasks that this task looks for."""
+        """Read the file that marks the end of training, and probe the tasks for which this task looks."""
         decisions, waits = self._decisions, self._child is None
         self._see_mark()
         if addresses := decisions.looks_for:
@@ -158,7 +161,10 @@ class TaskLoop:
             self._decisions.mark_seen(checkpoints.ended(self._run_dir.checkpoints))
 
     def _read_rows(self, *, stops: bool) -> None:
-        """Read new rows. `stops`: whether rows and scores may stop the training early, as the process still runs."""
+        """Read new progress rows and scores.
+
+        `stops`: whether they may stop the training early; False once the task's process has ended.
+        """
         decisions = self._decisions
         if not isinstance(decisions, LeaderDecisions) or self._child is None:
             return

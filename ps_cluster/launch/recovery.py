@@ -22,10 +22,11 @@ _WHOLE_CLUSTER = None  # the key of deaths that restart all training tasks; a ta
 
 
 class RestartPolicy(Generic[Key]):
-    """A policy that counts deaths, and decides when to restart something and when to give it up. `key` says what died.
+    """A policy that counts deaths, and decides when to restart something and when to give it up.
 
-    Here the policy counts the deaths of a run's tasks, and in tools/fleet.py the deaths of whole runs. `delays_s`: the
-    delays before the restarts of a streak. The last delay is repeated.
+    `key` says what died: a task of a run (in `Recovery`), or a whole run (in tools/fleet.py). Deaths of the same `key`
+    without a recovery between them form a streak. `delays_s`: the delays before the first, second, … restart of a
+    streak. The last delay is repeated.
     """
 
     def __init__(self, delays_s: Sequence[float]):
@@ -83,8 +84,9 @@ class Recovery:
         """Count a death. Return the number of seconds after which to restart, or None to give up.
 
         Args:
-          updates: the highest number of updates that were ever applied. Two deaths of the cluster belong to one streak
-            if no new update came between them, however long that took. For a single task, its lifetime decides.
+          updates: the highest number of updates that were ever applied. Two deaths that restart the whole
+            cluster belong to one streak if no new update was applied between them, however long that took. Two deaths
+            of a task that restarts alone do so if it lived for at most `RunLimits.stable_s` seconds between them.
           silent_s: the seconds without an update at the end of the task's life. They do not count as lifetime.
         """
         key = self._key(death)

@@ -19,7 +19,7 @@ LONGEST_ROW_S = 1.0
 
 
 class _Worker:
-    """A worker process, as the progress rows show it. All times are in seconds."""
+    """The updates of a worker process and the times between them, as read from progress rows. Times are in seconds."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -38,7 +38,10 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
-        """Record any worker's update, `seconds` after the last one. `as_usual`: False after a stall of all workers."""
+        """Record that some worker has made an update, `seconds` after the previous update of any worker.
+
+        `as_usual`: False if this update ends a stall of all workers.
+        """
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
@@ -58,11 +61,12 @@ class _Worker:
 class SilenceDetector:
     """Detects silent workers from the progress rows that the leader writes.
 
-    A worker is silent while it makes no update, although it has work and other workers make updates. A worker has work
-    if it has finished part of a dispatch that is still open, or if the number of open dispatches is at least the number
-    of workers. (Towards the end, and in a drain, fewer dispatches are open, and a worker without a dispatch is idle.) A
-    stall of all workers does not count, because its cause is a save, a parameter server or the machine. A stall is
-    recognised by the first update after it, which comes later than is usual for the worker that made this update.
+    A worker is silent while it makes no update, although it has work and other workers make updates. A
+    dispatch is one or more steps that the chief sends to a worker. A worker has work if it has finished part of a
+    dispatch that is still open, or if the number of open dispatches is at least the number of workers. (Towards the end,
+    and in a drain, fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not
+    count, because its cause is a save, a parameter server or the machine. A stall is recognised by the first update after
+    it, which comes later than is usual for the worker that made this update.
 
     If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first: the
     other workers then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In
@@ -109,7 +113,10 @@ class SilenceDetector:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """Return the indices of the workers that certainly have work. `dispatches`: see `WorkFile`."""
+        """Return the indices of the workers that certainly have work.
+
+        `dispatches`: for each group of steps that a worker has not finished, the pid of this worker; None if unknown.
+        """
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}
@@ -129,7 +136,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Of the workers past their deadline, forget and return the one that has been silent longest; None if none is.
+        """Return the worker that has been silent longest, and forget it. Return None if no worker is past its deadline.
 
         Call this only to end the process of that worker. The worker's next process gets a deadline twice as long.
         """

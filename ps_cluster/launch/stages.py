@@ -35,7 +35,7 @@ class RunLimits:
     port_attempts: int = 5
 
     def for_waits_of(self, seconds: float) -> RunLimits:
-        """Return these limits for a run whose leader says that an update may take `seconds`."""
+        """Return larger limits, for a run whose leader has reported that a single update may take `seconds`."""
         return replace(
             self,
             standstill_s=max(self.standstill_s, seconds),
@@ -45,7 +45,10 @@ class RunLimits:
 
 
 class RunStage(Enum):
-    """A stage: starting → training (→ draining) → scoring. A restart of all training tasks leads back to starting."""
+    """A stage of a run. The order is starting → training (→ draining) → scoring.
+
+    A restart of all training tasks leads back to starting.
+    """
 
     STARTING = "starting"
     TRAINING = "training"
@@ -57,7 +60,7 @@ class StageClock:
     """A clock that measures for how long a run has made no progress in its present stage.
 
     Progress means updates in the stages training and draining, and scores in the stage scoring. `limits`: the present
-    time limits. They grow with the wait that the leader announces in its rows.
+    time limits. They grow with `longest_wait_seconds`, which the leader reports in its progress rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -89,7 +92,7 @@ class StageClock:
         return begins
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
-        """Return a text that says what did not happen, and for how long, if the stage's limit is exceeded, or None."""
+        """Return None, or if the stage's limit is exceeded, a text that says what did not happen, and for how long."""
         limit_s, message = {
             RunStage.STARTING: (self.limits.startup_s, "training did not begin"),
             RunStage.TRAINING: (self.limits.standstill_s, "training stands still: no update"),

@@ -66,8 +66,9 @@ def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], Non
     """Carry out one task of a run, and then end the process.
 
     Args:
-      words: the arguments, or None for those of this process.
-      trainer: called in the leader instead of `Mode.train`.
+      words: the command-line arguments, or None for those of this process.
+      trainer: called instead of `Mode.train`, in each task that would call it: a chief, or a worker of a cluster
+        without a chief.
     """
     die_with_launcher()
     arguments = TaskArguments.parse(words)
@@ -122,7 +123,7 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
 def _superseded() -> Superseded | None:
     """Return the error if a newer leader has replaced this leader, which must not write any more; else None.
 
-    A newer leader closes the queues at which graphs of this leader wait, which then fail with TensorFlow's errors.
+    A newer leader closes the queues at which graphs of this leader wait. Then they fail with errors of TensorFlow.
     """
     try:
         writing.check_fence()
@@ -154,7 +155,11 @@ def run_task(
     leading: LeaderStart = LeaderStart(),
     trainer: Callable[[TrainingJob], None] | None = None,
 ) -> None:
-    """Run the work of `task` in this process. With a launcher, this returns only in the leader and the evaluator."""
+    """Run the work of `task` in this process.
+
+    With a launcher, this returns only in a chief, in the evaluator, and in a worker of a cluster without a chief. Other
+    tasks serve until they are killed.
+    """
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
     os.environ.update(own)
@@ -190,9 +195,9 @@ def run_task(
 
 
 def _drain_on_signal(*, kept: bool) -> Drain:
-    """Return an event that the first stop signal sets. The second one ends this process, unless it is `kept`.
+    """Return an event that the first stop signal sets. The second one ends this process, unless `kept` is True.
 
-    With `kept`, the parent process decides when to end this process.
+    With `kept`, only the parent process decides when to end this process.
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
     TensorFlow. Blocking the signals for a `sigwait` does not work, because a thread that a library has started earlier

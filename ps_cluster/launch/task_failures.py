@@ -26,7 +26,7 @@ MESSAGE_CHARACTERS = 500
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Convert an error in the user's own computation to a UserError, as it would occur again; else return `error`."""
+    """Convert an error in the user's own computation to a UserError, because it would recur. Else return `error`."""
     for cause in _causes(error):
         if failure := failure_of_computation(cause):
             return FailedComputation(failure).with_traceback(error.__traceback__)
@@ -50,7 +50,7 @@ def as_loss(error: BaseException) -> BaseException:
 
 
 def temporary_failure(error: UserError | RunFailed | OSError) -> TemporaryFailure | None:
-    """Return the failure behind `error` if the system refuses a file only for a while, and otherwise None."""
+    """Return a TemporaryFailure if `error` is due to a file that the system refuses only for a while, else None."""
     if not any(isinstance(cause, OSError) and cause.errno in _MAY_PASS for cause in _causes(error)):
         return None
     return TemporaryFailure(f"{error}; run the same command again to continue").with_traceback(error.__traceback__)

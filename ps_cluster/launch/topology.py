@@ -71,7 +71,7 @@ class ClusterTopology:
 
     @classmethod
     def of_run(cls, tasks: Sequence[TaskRow]) -> ClusterTopology:
-        """Return the cluster that cluster.json describes. No row is missing, because a stopped worker keeps its row."""
+        """Return the cluster that the rows of cluster.json describe. They include the workers that were stopped."""
         cluster = {
             kind: [
                 task.address
@@ -108,11 +108,11 @@ class ClusterTopology:
 
     @property
     def leader(self) -> Task:
-        """The task that writes checkpoints, rows and the result. Its process ends when training ends."""
+        """The task that writes checkpoints, progress rows and the result. Its process ends when training ends."""
         return Task(leader_type(self.cluster), 0)
 
     def computes_gradients(self, task: Task) -> bool:
-        """Return whether `task` computes gradients from examples, as workers do, and a chief without workers."""
+        """Return whether `task` computes gradients from examples. True for workers, and for a chief without workers."""
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     @property

@@ -17,9 +17,9 @@ from ps_cluster.training.agreement import CompatibilityFingerprint
 def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset, *, computes_gradients: bool) -> None:
     """Make the task's working directory and change into it.
 
-    The directory contains `agreement.json`, which the leader compares with its own file. For a task that computes
-    gradients, it also contains links to the training examples of this machine's packed data set, and `identity`, a file
-    with the task's index and pid, int64 [2].
+    The directory contains `agreement.json`, a fingerprint of this task's code, settings and data, which the leader
+    compares with its own. For a task that computes gradients, it also contains links to the training examples of this
+    machine's packed data set, and `identity`, a file with the task's index and pid, int64 [2].
     """
     directory = run_dir.workspace(task)
     directory.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset
 
 
 def _write_into_workspace(file: Path, content: bytes) -> None:
-    """Write a file that no process reads now. If a full disk has no room for a second copy, overwrite the file."""
+    """Write a file that no process is reading. If a full disk has no room for a second copy, overwrite the file."""
     try:
         write_whole(file, content)
     except OSError:

@@ -38,7 +38,7 @@ def unknown_hosts(
     """Return the hosts in addresses `host:port` whose names this machine can't look up within `within_s` seconds.
 
     The system may wait for an unreachable name server for half a minute, and meanwhile ignore signals. So daemon threads
-    look up the names, up to 64 at a time, those of earlier calls included.
+    look up the names. At most 64 of them exist at a time, including those that earlier calls have started.
     """
     hosts = list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
     known, left = set[str](), deque(hosts)

@@ -21,7 +21,7 @@ _POLL_INTERVAL_S = 0.05
 
 
 class StartedProcess(Protocol):
-    """The part of `subprocess.Popen` that is used here. `returncode` is negative if a signal ended the process."""
+    """The part of `subprocess.Popen` that `ChildProcess` uses. A negative `returncode`: a signal ended the process."""
 
     pid: int
     returncode: int | None
@@ -30,7 +30,7 @@ class StartedProcess(Protocol):
 
 
 class StartOptions(TypedDict):
-    """The keyword arguments of `subprocess.Popen` that are used here. Each call passes all of them."""
+    """The keyword arguments of `subprocess.Popen` that `ChildProcess.start` passes. Each call passes all of them."""
 
     cwd: Path | None
     stdin: int
@@ -61,7 +61,7 @@ def group_members(group: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """The functions of the operating system that are used here. Tests replace them by other functions."""
+    """The functions of the operating system that `ChildProcess` calls. Tests replace them by other functions."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

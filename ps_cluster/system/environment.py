@@ -103,7 +103,7 @@ def keras_home(given: Mapping[str, str]) -> Path:
 
 
 def _chosen_in(file: Path) -> dict[str, str]:
-    """Return the settings in keras.json that decide with which backend and types a task computes, by name."""
+    """Return the settings in keras.json, by name, that choose the backend and data types of a task's computation."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):  # Keras refuses the file, or ignores it

@@ -49,7 +49,9 @@ class StopHeard(Exception):
 
 
 class ForkServer:
-    """Starts the fork server with the first task, and starts it again if it has ended or does not answer.
+    """Runs the fork server, a process that has imported TensorFlow and forks tasks.
+
+    The first task starts the server. A later task starts it again if it has ended or does not answer.
 
     Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
     `with` block this process adopts orphaned descendants, so the tasks are its children.
@@ -68,7 +70,7 @@ class ForkServer:
         clock: Callable[[], float],
         answers_within_s: float = ANSWERS_WITHIN_S,
     ):
-        """Create a handle; nothing is started yet.
+        """Create the object. The server starts with the first task.
 
         Args:
           argv: the command of the server, without the channel and the run directory.
@@ -203,6 +205,6 @@ class ForkServer:
         self._channel = self._server = None
 
     def _late_forks(self, group: int) -> list[int]:
-        """Return the children of this process in the server's process group whose pids the server has not sent in time."""
+        """Return the pids of forks that the server did not report in time: children of this process in group `group`."""
         children = [child.pid for child in psutil.Process().children()]
         return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]

@@ -37,7 +37,9 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 
 
 def hosts(channel: str, plan: str) -> None:
-    """Create a switch with hosts. Send the namespace descriptors: [user,] net of the switch, net and mnt of each host.
+    """Create a network switch and hosts that are connected to it.
+
+    Send the descriptors of the namespaces: [user,] net of the switch, net and mnt of each host.
 
     `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
     the network's prefix length, and "mounts", pairs of a path outside and the path at which the host sees it.

@@ -28,8 +28,9 @@ def guard_port(
 ) -> None:
     """Report who can reach the port of a task. If `setting` names an interface, close the port to all other interfaces.
 
-    Raises UserError if the port can't be limited to the interface, or the cluster's addresses are not behind it, and
-    TemporaryFailure if the name service does not know an address yet.
+    `members`: the tasks of the cluster with their addresses. Raises UserError if the port can't be limited to the
+    interface, or if this machine does not reach the members through the interface. Raises TemporaryFailure if the name
+    service does not know an address yet.
     """
     if port is None:
         return
@@ -61,7 +62,7 @@ def who_reaches(ports: str, setting: str) -> str:
 
 
 def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:
-    """Yield the address and port of each cluster member. Raises UserError if a member is not behind `interface`."""
+    """Yield IP address and port of each cluster member. Raises UserError if `interface` does not lead to a member."""
     here = psutil.net_if_addrs()
     if interface not in here:
         raise _wrong(
@@ -92,7 +93,7 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
 
 
 def _source(family: int, number: str) -> str | None:
-    """Return the local address for connections to IP address `number`; None without a route. Sends no packet."""
+    """Return the local address of connections to the IP address `number`, or None without a route. Sends nothing."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((number, 1))

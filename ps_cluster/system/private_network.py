@@ -48,7 +48,7 @@ class PopenOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunNetwork:
-    """The network in which tasks run: the namespaces of `descriptors` or, if there are none, the launcher's network.
+    """The computer network of a run's tasks: the namespaces of `descriptors` or, without any, the launcher's network.
 
     `notice`: a warning for the user if the network is not private, else None.
     """
@@ -85,10 +85,11 @@ class Unavailable(Exception):
 def network_for(
     setting: str, run_dir: Path, data_dir: Path, notify: Notify, namespace_argv: tuple[str, ...] = NAMESPACE_ARGV
 ) -> Iterator[RunNetwork]:
-    """Yield the network of a run: a private network or, with a notice, the machine's. It is closed after the block.
+    """Yield the computer network of a run: a private network or, with a notice, the network of this machine.
 
-    Inside, tasks must be able to write in `run_dir` and to read in `data_dir`. Raises UserError if a private network is
-    required (`setting`) and impossible here, or if the setting names an interface.
+    A private network is closed after the block. Tasks in the network must be able to write in `run_dir` and to read in
+    `data_dir`. Raises UserError if `setting` is "require" and a private network is impossible here, or if `setting` names
+    an interface.
     """
     network = _choose(setting, run_dir, data_dir, namespace_argv)
     if network.notice:
@@ -110,7 +111,7 @@ def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
 
 
 def check_isolation(setting: str, run_dir: Path) -> None:
-    """Raise UserError if a run can't have the network that is asked for. Call it before the run changes anything."""
+    """Raise UserError if a run can't have the isolation `setting`. Call this before the run changes anything."""
     if setting == REQUIRE or interface_of(setting):
         announce_isolation(setting, run_dir, ignore)
 

@@ -21,7 +21,7 @@ def stop_signals() -> tuple[int, ...]:
 
 
 class Drain(threading.Event):
-    """Asks the leader to end cleanly: to start no new steps and to write a last checkpoint.
+    """An event that asks the leader to end cleanly: to start no new steps and to write a last checkpoint.
 
     `for_good`: True if the user wants the training to end (Ctrl-C). False if the machine is needed for something else,
     so that training continues when a leader is started again.
@@ -37,7 +37,7 @@ class Drain(threading.Event):
 
 
 class StopRequests:
-    """Replaces the handlers of the stop signals inside its `with` block, and counts these signals."""
+    """Counts Ctrl-C, SIGTERM and SIGHUP inside its `with` block, in place of the usual handlers of these signals."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -78,7 +78,7 @@ class TaskExit:
 
 
 class Supervisor:
-    """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
+    """Starts, watches and stops the processes of tasks. It remembers only the newest process of each task.
 
     It does not restart tasks. `poll` reports tasks that have ended, and the caller may call `start` again.
 

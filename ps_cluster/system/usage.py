@@ -34,7 +34,7 @@ def pss_bytes(pid: int) -> int | None:
 
 
 class Usage:
-    """The last CPU time and peak memory of every process of the run, including those that have ended."""
+    """Measures the CPU time and the peak memory of every process of a run, and remembers processes that have ended."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Usage:
         self._next_memory_s = 0.0
 
     def poll(self, processes: Mapping[int, Task]) -> None:
-        """Measure `processes` (tasks by pid), which run now. In all calls, a pid has to stand for the same process."""
+        """Measure `processes` (pid → task), which run now. The same pid must mean the same process in all calls."""
         for pid, task in processes.items():
             row = self._processes.get(pid) or ProcessUsage(type=task.type, index=task.index, pid=pid)
             seconds = self._read_cpu(pid)
