@@ -87,7 +87,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, fl
 
 
 def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield x, y, text and style of each flow's name. A flow joins two rows of boxes, and its name is below the upper."""
+    """Yield x, y, text and style of each flow's name. A flow joins two rows. Its name is below the upper row."""
     used = dict.fromkeys(rows, 0)
     for flow in flows:
         upper = min(flow.sender, flow.receiver, key=rows.index)

@@ -169,7 +169,7 @@ class Decisions:
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def evaluator_moved(self, now_s: float) -> Actions:
-        """Record that the evaluator made progress, such as computing a sampled update again."""
+        """Record that the evaluator made progress, such as computing an update again to check it."""
         if self._stage is RunStage.SCORING:
             self._clock.restart(now_s)
         return ()

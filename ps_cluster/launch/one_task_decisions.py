@@ -426,7 +426,7 @@ def _was_frozen(frozen: FrozenProcesses) -> str:
 
 
 def _given_up(task: Task, why: str) -> TaskActions:
-    """Return the actions that kill a task's process. First it writes its stack traces, which show where it hangs."""
+    """Return the actions that kill a task's process. Its stack traces, written first, show where it hangs."""
     return WriteStacks((task,)), Kill(task), Notice(TASK_GIVES_UP(f"{task} ends: {why}; {_AGAIN}"))
 
 
@@ -435,7 +435,7 @@ def _complete(task: Task) -> TaskActions:
 
 
 def _completes(mark: EndedMark | None, total_updates: int) -> bool:
-    """Return whether `mark` says that the training is complete. A mark of fewer than `total_updates` does not."""
+    """Return whether `mark` shows that all `total_updates` were made. The mark of a shorter training does not."""
     return mark is not None and mark.completes(total_updates)
 
 

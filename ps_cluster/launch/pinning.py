@@ -17,8 +17,8 @@ from ps_cluster.config.setting_types import AUTO
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
     """Return the cores that a worker may use: its own part of `cores` if workers are pinned, else all.
 
-    "auto" does not pin in modes where fast workers wait for slow ones, because e.g. three workers pinned to two cores
-    are not equally fast. `usable`: how many of `cores` may be busy at the same time.
+    With `cluster.pin_workers=auto`, workers are not pinned in modes where fast workers wait for slow ones, because e.g.
+    three workers pinned to two cores are not equally fast. `usable`: how many of `cores` may be busy at the same time.
     """
     if usable < len(cores) or not keeps_to_cores(config):
         return cores

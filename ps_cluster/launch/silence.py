@@ -61,12 +61,12 @@ class _Worker:
 class SilenceDetector:
     """Detects silent workers from the progress rows that the leader writes.
 
-    A worker is silent while it makes no update, although it has work and other workers make updates. A
-    dispatch is one or more steps that the chief sends to a worker. A worker has work if it has finished part of a
-    dispatch that is still open, or if the number of open dispatches is at least the number of workers. (Towards the end,
-    and in a drain, fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not
-    count, because its cause is a save, a parameter server or the machine. A stall is recognised by the first update after
-    it, which comes later than is usual for the worker that made this update.
+    A worker is silent while it makes no update, although it has work and other workers make updates. A dispatch is
+    one or more steps that the chief sends to a worker. A worker has work if it has finished part of a dispatch that is
+    still open, or if the number of open dispatches is at least the number of workers. (Towards the end, and in a drain,
+    fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not count, because
+    its cause is a save, a parameter server or the machine. A stall is recognised by the first update after it, which
+    comes later than is usual for the worker that made this update.
 
     If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first: the
     other workers then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In

@@ -123,7 +123,7 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
 def _superseded() -> Superseded | None:
     """Return the error if a newer leader has replaced this leader, which must not write any more; else None.
 
-    A newer leader closes the queues at which graphs of this leader wait. Then they fail with errors of TensorFlow.
+    A newer leader closes the queues at which graphs of this leader wait, so the graphs fail with errors of TensorFlow.
     """
     try:
         writing.check_fence()

@@ -21,8 +21,8 @@ class TaskArguments:
       least_workers: the number of workers with which a leader begins training; other workers may come later. If it is
         None, training begins with all workers.
       alone: whether the task has no launcher (command `task`). It then reads settings and data from its workspace.
-      term: only with `alone`: the term that the command `task` has claimed for this leader. If it is 0, the process of
-        a leader claims a term itself.
+      term: only with `alone`: the term number with which the command `task` has claimed the run directory for this
+        leader. If it is 0, the process of a leader makes the claim itself.
       wait_s: only with `alone`: how many seconds an evaluator waits for the training.
     """
 

@@ -21,7 +21,7 @@ _POLL_INTERVAL_S = 0.05
 
 
 class StartedProcess(Protocol):
-    """The part of `subprocess.Popen` that `ChildProcess` uses. A negative `returncode`: a signal ended the process."""
+    """The part of `subprocess.Popen` that `ChildProcess` uses. `returncode`: negative if a signal ended the process."""
 
     pid: int
     returncode: int | None

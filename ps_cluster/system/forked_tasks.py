@@ -205,6 +205,6 @@ class ForkServer:
         self._channel = self._server = None
 
     def _late_forks(self, group: int) -> list[int]:
-        """Return the pids of forks that the server did not report in time: children of this process in group `group`."""
+        """Return the pids of forks that the server did not report in time: children of this process in `group`."""
         children = [child.pid for child in psutil.Process().children()]
         return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]

@@ -88,8 +88,8 @@ def network_for(
     """Yield the computer network of a run: a private network or, with a notice, the network of this machine.
 
     A private network is closed after the block. Tasks in the network must be able to write in `run_dir` and to read in
-    `data_dir`. Raises UserError if `setting` is "require" and a private network is impossible here, or if `setting` names
-    an interface.
+    `data_dir`. Raises UserError if `setting` is "require" and a private network is impossible here, or if `setting`
+    names an interface.
     """
     network = _choose(setting, run_dir, data_dir, namespace_argv)
     if network.notice:
