@@ -247,7 +247,7 @@ class Decisions:
                 running = _names(self._running_workers) or "no worker"
                 return (AnswerScale("; ".join((f"running: {running}", *waiting))),)
             return (AnswerScale(f"{with_noun(workers, 'worker')} already: nothing to do"),)
-        start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
+        start, stop = topology.absent_workers[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
         self._drop_restarts(stop)
         return (Scale(tuple(start), tuple(stop)),)
 

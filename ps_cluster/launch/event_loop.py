@@ -32,7 +32,7 @@ from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scale_requests import ScaleRequestHandler
 from ps_cluster.runs.update_samples import RecomputedRow
-from ps_cluster.system.forked_tasks import StopHeard
+from ps_cluster.system.forked_tasks import StopRequested
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import TaskExit
 from ps_cluster.training.resuming import newest_for
@@ -85,7 +85,7 @@ class EventLoop:
                 if self._ending is not None:
                     break
                 self._sleep(self._limits.poll_interval_s)
-        except StopHeard:  # raised in a wait for the fork server, before `_poll` could report the requests
+        except StopRequested:  # raised in a wait for the fork server, before `_poll` could report the requests
             while self._ending is None:
                 self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
         self._read_rows()

@@ -30,7 +30,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import MEMORY_SHORT
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.child_process import Machine
+from ps_cluster.system.child_process import ProcessCalls
 from ps_cluster.system.forked_tasks import ForkServer
 from ps_cluster.system.limits import room
 from ps_cluster.system.private_network import network_for
@@ -90,7 +90,7 @@ def run_local(
         write_pointer(run_dir.dataset, dataset)
         write_description(run_dir.examples, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take an old mark for the end of this run
-        supervisor = Supervisor(popen=network.popen, fork=server.popen, machine=Machine(clock))
+        supervisor = Supervisor(popen=network.popen, fork=server.popen, machine=ProcessCalls(clock))
         cluster = LocalCluster(
             config,
             run_dir,

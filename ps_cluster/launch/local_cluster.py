@@ -204,7 +204,7 @@ class LocalCluster:
                 index=process.task.index,
                 pid=process.pid,
                 address=self.topology.address(process.task),
-                absent=process.task in self.topology.spare,
+                absent=process.task in self.topology.absent_workers,
             )
             for process in self._supervisor.processes
         ]

@@ -245,9 +245,9 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
         )
     check_examples(config.model, dataset.spec)
     facts = network_check.check_network(config, dataset, notify)
-    if facts.not_alone:
+    if facts.why_needs_code:
         notify(
-            f"best/model.keras will need your code: {facts.not_alone}. Give --code to predict and export as well "
+            f"best/model.keras will need your code: {facts.why_needs_code}. Give --code to predict and export as well "
             "(docs/extending.md#layers-of-your-own)"
         )
     if facts.schedule and config.optimizer.rule == COMPILED and config.schedule.kind != COMPILED:

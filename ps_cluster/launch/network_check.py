@@ -52,8 +52,8 @@ class NetworkFacts(Row):
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
       schedule: the settings of the section `schedule` for that optimizer; empty if its rate is constant.
-      no_rule: why `optimizer` is empty although the network was compiled.
-      not_alone: why Keras can't load the best model without the user's code; None if it can.
+      why_no_rule: why `optimizer` is empty although the network was compiled.
+      why_needs_code: why Keras can't load the best model without the user's code; None if it can.
       interpretation: how the network's outputs or the targets are interpreted, in words, if there is a choice.
       metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better ("max" or
         "min"), or None if that is unknown. If `metrics` itself is None, these metrics are those of the objective.
@@ -62,8 +62,8 @@ class NetworkFacts(Row):
     error: Text | None = None
     optimizer: dict[str, JsonValue] = {}
     schedule: dict[str, JsonValue] = {}
-    no_rule: Text | None = None
-    not_alone: Text | None = None
+    why_no_rule: Text | None = None
+    why_needs_code: Text | None = None
     interpretation: Text = ""
     metrics: dict[Word, Literal["max", "min"] | None] | None = None
 
@@ -109,8 +109,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """
     if config.optimizer.rule != COMPILED:
         return config
-    if facts.no_rule:
-        raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
+    if facts.why_no_rule:
+        raise UserError(f"model.name: '{config.model.name}': {facts.why_no_rule}")
     settings = config.optimizer.model_dump(mode="json", exclude={"rule"}, exclude_none=True)
     compiled = facts.optimizer or WITHOUT_COMPILE
     if settings.keys() & WAYS_TO_CLIP:  # only one way to clip may be set, and that of the user wins
@@ -129,14 +129,14 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         ) from error
 
 
-class Question(Row):
+class CheckRequest(Row):
     """The request to the process that builds a network: a configuration, and the folder of its packed data set."""
 
     config: dict[str, JsonValue]
     dataset: PathFromText
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: PackedDataset) -> Question:
+    def of(cls, config: RunConfig, dataset: PackedDataset) -> CheckRequest:
         return cls(config=config.model_dump(mode="json"), dataset=dataset.directory)
 
     def to_json(self) -> str:
@@ -144,12 +144,12 @@ class Question(Row):
         return json.dumps(self.model_dump(mode="json"))
 
     @classmethod
-    def from_json(cls, text: str) -> Question:
+    def from_json(cls, text: str) -> CheckRequest:
         return cls.model_validate(json.loads(text))
 
 
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
-    question = Question.of(config, dataset).to_json()
+    question = CheckRequest.of(config, dataset).to_json()
     with tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
         answer = Path(temporary, "answer.json")
         try:
@@ -168,7 +168,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     raise UserError(f"model.name: '{config.model.name}': {message}")
 
 
-def _answer(question: Question) -> NetworkFacts:
+def _answer(question: CheckRequest) -> NetworkFacts:
     from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
@@ -188,17 +188,17 @@ def _answer(question: Question) -> NetworkFacts:
     head = head_of(dataset.spec, model=model)
     metrics = metric_directions(head, CompiledMetrics(model))
     try:
-        not_alone = check_that_it_loads(model, config.model, dataset.spec)
+        why_needs_code = check_that_it_loads(model, config.model, dataset.spec)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
-    facts = partial(NetworkFacts, not_alone=not_alone, interpretation=head.interpretation, metrics=metrics)
+    facts = partial(NetworkFacts, why_needs_code=why_needs_code, interpretation=head.interpretation, metrics=metrics)
     try:
         return facts(optimizer=optimizer_settings(model), schedule=schedule_settings(model))
     except ValueError as error:
-        return facts(no_rule=str(error))
+        return facts(why_no_rule=str(error))
 
 
 if __name__ == "__main__":
     die_with_launcher()
-    facts = _answer(Question.from_json(sys.stdin.read()))
+    facts = _answer(CheckRequest.from_json(sys.stdin.read()))
     write_whole(Path(sys.argv[1]), facts.model_dump_json())

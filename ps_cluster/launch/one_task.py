@@ -92,7 +92,7 @@ def run_one_task(
     """
     _check_cluster(config, topology)
     check_min_workers(options.min_workers, len(topology.cluster.get(WORKER, ())), config.chosen_mode)
-    check_named(config)
+    check_no_auto(config)
     for line in environment.not_used(os.environ):
         notify(line)
     if topology.computes_gradients(task):
@@ -308,7 +308,7 @@ def failed_for_good(run_dir: RunDir) -> str | None:
     return None
 
 
-def check_named(config: RunConfig) -> None:
+def check_no_auto(config: RunConfig) -> None:
     """Raise UserError if a setting is "auto", although it must be the same on all machines."""
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":

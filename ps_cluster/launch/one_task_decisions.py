@@ -121,7 +121,7 @@ class LeaderDecisions:
         self._late_since_s: float | None = None  # since when only workers are missing
 
     @property
-    def looks_for(self) -> Mapping[Task, str]:
+    def probed_tasks(self) -> Mapping[Task, str]:
         """All other tasks with their addresses, until the process is started. After that, the leader probes no task."""
         return {} if self._process_started else self._others
 
@@ -285,7 +285,7 @@ class FollowerDecisions:
     The loop reports the same events to a follower as to a leader, so some methods take a value that only a leader needs.
 
     Attributes:
-      looks_for: the leader with its address, or, for the evaluator, no task.
+      probed_tasks: the leader with its address, or, for the evaluator, no task.
     """
 
     def __init__(
@@ -296,7 +296,9 @@ class FollowerDecisions:
         self._rendezvous = rendezvous
         self._total_updates = total_updates
         leader = topology.leader
-        self.looks_for: Mapping[Task, str] = {leader: topology.addresses[leader]} if task.type in topology.types else {}
+        self.probed_tasks: Mapping[Task, str] = (
+            {leader: topology.addresses[leader]} if task.type in topology.types else {}
+        )
         self._frozen = FrozenProcesses(limits.frozen_s)
         self._is_complete = False  # whether training is complete, as far as this machine's run directory shows
         self._wait = _Wait()
@@ -318,7 +320,7 @@ class FollowerDecisions:
 
         `unknown_hosts`: the leader's host, if it has not answered and this machine can't resolve the host's name.
         """
-        ((leader, address),) = self.looks_for.items()
+        ((leader, address),) = self.probed_tasks.items()
         if there:
             return self._leader_answers(f"{leader} ({address}) answers", now_s)
         away_s, wait_s, why = self._wait.lasts_s(now_s), self._rendezvous.wait_s, _why_silent(unknown_hosts)
@@ -442,7 +444,7 @@ def _completes(mark: EndedMark | None, total_updates: int) -> bool:
 def _process_failed(task: Task, topology: ClusterTopology, code: int) -> tuple[tuple[Notice, ...], EndTask]:
     """Return the notices and the last action for a task whose process has ended with an exit code other than 0."""
     if code == PORT_IN_USE:
-        return (), EndTask(BAD_INPUT, error=taken(task, topology))
+        return (), EndTask(BAD_INPUT, error=port_taken_message(task, topology))
     if code in (FAILED, BAD_INPUT, SUPERSEDED, RETRY):  # the process has said why
         return (), EndTask(code)
     number = -code if code < 0 else code - 128
@@ -450,7 +452,7 @@ def _process_failed(task: Task, topology: ClusterTopology, code: int) -> tuple[t
     return (Notice(line),), EndTask(128 + number)
 
 
-def taken(task: Task, topology: ClusterTopology) -> str:
+def port_taken_message(task: Task, topology: ClusterTopology) -> str:
     """Return an error message for a task whose port is used by another program."""
     return (
         f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there, usually "

@@ -149,7 +149,7 @@ class TaskLoop:
         """Read the file that marks the end of training, and probe the tasks for which this task looks."""
         decisions, waits = self._decisions, self._child is None
         self._see_mark()
-        if addresses := decisions.looks_for:
+        if addresses := decisions.probed_tasks:
             there = self._surroundings.working(addresses)
             missing = [address for task, address in addresses.items() if task not in there]
             unknown = self._surroundings.unknown_hosts(missing) if missing else []

@@ -161,7 +161,7 @@ def run_task(
     tasks serve until they are killed.
     """
     on_gpus = is_on_gpus(config, topology, task)
-    own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
+    own = environment.bypassing_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
     os.environ.update(own)
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     set_tf_config(topology.tf_config(task))

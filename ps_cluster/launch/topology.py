@@ -120,7 +120,7 @@ class ClusterTopology:
         return self.of_types((WORKER,))
 
     @property
-    def spare(self) -> list[Task]:
+    def absent_workers(self) -> list[Task]:
         """The workers that have an address in the cluster but do not run."""
         return [Task(WORKER, index) for index in sorted(self.absent)]
 

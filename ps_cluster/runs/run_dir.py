@@ -185,10 +185,10 @@ class RunDir:
     def _written(self) -> tuple[Path, ...]:
         """The folders that a run writes into."""
         written = self.journals, self.results, self.examples, self.logs, self.errors, self.tasks, self.temporary
-        return (self.root, self.leaders, *self.states, *self.scored, *written)
+        return (self.root, self.leaders, *self.states, *self.evaluator_folders, *written)
 
     @property
-    def scored(self) -> tuple[Path, Path, Path]:
+    def evaluator_folders(self) -> tuple[Path, Path, Path]:
         """The folders that an evaluator writes into."""
         return self.metrics, self.tensorboard, self.best
 

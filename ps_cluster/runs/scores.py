@@ -43,7 +43,7 @@ class Records:
             try:
                 if untrusted.is_foreign(self._run_dir.root):
                     raise PermissionError(errno.EPERM, "it belongs to another user")
-                for folder in self._run_dir.scored:
+                for folder in self._run_dir.evaluator_folders:
                     untrusted.refuse_foreign_symlinks(folder, "folder of the run")
                 self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
                 file = self._run_dir.evaluation.with_suffix(".lock")

@@ -105,7 +105,7 @@ class TrainingClock:
     """A clock that counts seconds of training by the machine's monotonic clock, which can't be set.
 
     Updates carry unix times that other processes read from the machine's clock. If that clock is set to another time
-    during the training, `poll` notices the jump and `unsettled` removes it from the times.
+    during the training, `poll` notices the jump and `without_clock_jumps` removes it from the times.
     """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time):
@@ -166,7 +166,7 @@ class TrainingClock:
             self._settings.append(_ClockSetting(last.shift + change, self._looked))
         self._looked = wall - self._settings[-1].shift
 
-    def unsettled(self, unix: np.ndarray) -> np.ndarray:
+    def without_clock_jumps(self, unix: np.ndarray) -> np.ndarray:
         """Return unix times, float64 […], without the jumps of a machine's clock that was set to another time.
 
         All times must have been taken before the last call of `poll`. A time of 0, which means no time, stays 0.
@@ -181,7 +181,7 @@ class TrainingClock:
         return np.where((unix == 0) | ~np.isfinite(latest), unix, latest)
 
     def seconds_at(self, unix: np.ndarray) -> np.ndarray:
-        """Return the training seconds (float64 […]) of times that `unsettled` returned."""
+        """Return the training seconds (float64 […]) of times that `without_clock_jumps` returned."""
         return unix - (self._offset - self._settings[-1].shift) - (self._zero or 0.0)
 
     def note_updates(self, seconds: np.ndarray) -> None:

@@ -60,7 +60,7 @@ def group_members(group: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Machine:
+class ProcessCalls:
     """The functions of the operating system that `ChildProcess` calls. Tests replace them by other functions."""
 
     clock: Callable[[], float] = time.monotonic
@@ -72,7 +72,7 @@ class Machine:
 class ChildProcess:
     """A process that leads a new session and process group, so that Ctrl-C in a terminal does not reach it."""
 
-    def __init__(self, started: StartedProcess, machine: Machine = Machine()):
+    def __init__(self, started: StartedProcess, machine: ProcessCalls = ProcessCalls()):
         self._started = started
         self._machine = machine
         self._gone = False  # the process group was seen empty, so its id may be another group's by now
@@ -87,7 +87,7 @@ class ChildProcess:
         output: IO[bytes] | int | None = None,
         popen: Starter[StartedProcess] = RunNetwork().popen,
         pass_fds: tuple[int, ...] = (),
-        machine: Machine = Machine(),
+        machine: ProcessCalls = ProcessCalls(),
     ) -> ChildProcess:
         """Start a process without input. Raises OSError if the machine refuses.
 
@@ -155,7 +155,9 @@ class ChildProcess:
         return not stop_all([self], grace_s, self._machine)
 
 
-def stop_all(children: Iterable[ChildProcess], grace_s: float, machine: Machine = Machine()) -> list[ChildProcess]:
+def stop_all(
+    children: Iterable[ChildProcess], grace_s: float, machine: ProcessCalls = ProcessCalls()
+) -> list[ChildProcess]:
     """Send SIGTERM to all groups, and SIGKILL to the processes that are left after `grace_s` seconds.
 
     Return the children that still have processes; usually there are none.
@@ -164,13 +166,13 @@ def stop_all(children: Iterable[ChildProcess], grace_s: float, machine: Machine 
     return _signal_and_wait(left, signal.SIGKILL, deadline_s + KILL_TIMEOUT_S, machine)
 
 
-def kill_all(children: Iterable[ChildProcess], machine: Machine = Machine()) -> list[ChildProcess]:
+def kill_all(children: Iterable[ChildProcess], machine: ProcessCalls = ProcessCalls()) -> list[ChildProcess]:
     """Send SIGKILL to all groups. Return the children that still have processes after `KILL_TIMEOUT_S`."""
     return _signal_and_wait(children, signal.SIGKILL, machine.clock() + KILL_TIMEOUT_S, machine)
 
 
 def _signal_and_wait(
-    children: Iterable[ChildProcess], number: int, deadline_s: float, machine: Machine
+    children: Iterable[ChildProcess], number: int, deadline_s: float, machine: ProcessCalls
 ) -> list[ChildProcess]:
     left = [child for child in children if child.is_there()]
     for child in left:

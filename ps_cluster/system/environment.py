@@ -111,7 +111,7 @@ def _chosen_in(file: Path) -> dict[str, str]:
     return {name: str(content[name]) for name in _KERAS_FILE if name in content} if isinstance(content, dict) else {}
 
 
-def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
+def bypassing_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
     """Return the environment `given`, changed so that gRPC connects to `hosts` directly even if a proxy is set.
 
     gRPC sends every connection through the proxy of `http_proxy` or `https_proxy`, even to this machine. A company's

@@ -44,7 +44,7 @@ class ForkedProcess:
         return self.returncode
 
 
-class StopHeard(Exception):
+class StopRequested(Exception):
     """Raised if the run is asked to stop at once while the launcher waits for the fork server."""
 
 
@@ -110,7 +110,7 @@ class ForkServer:
         """Run `python -m module …` in a fork, in a new session, without input. Its outputs go to the file `stdout`.
 
         All options but `cwd` and `stdout` are ignored, because they only ask for what a fork does anyway. Raises
-        OSError if the fork server does not start or has ended, and StopHeard if `stops` returns True meanwhile.
+        OSError if the fork server does not start or has ended, and StopRequested if `stops` returns True meanwhile.
         """
         cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
@@ -155,7 +155,7 @@ class ForkServer:
                 return channel.recv(ANSWER_BYTES)
             except TimeoutError:
                 if self.stops():
-                    raise StopHeard from None
+                    raise StopRequested from None
                 if self._clock() > deadline:
                     raise
 

@@ -14,7 +14,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.logs import with_log
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.system.child_process import ChildProcess, Machine, StartedProcess, Starter, how_ended, stop_all
+from ps_cluster.system.child_process import ChildProcess, ProcessCalls, StartedProcess, Starter, how_ended, stop_all
 from ps_cluster.system.last_words import last_words
 from ps_cluster.system.private_network import RunNetwork
 
@@ -64,7 +64,7 @@ class TaskExit:
     error: TaskError = TaskError()  # as the task wrote it; empty (time 0) if it could not write one
 
     @property
-    def how(self) -> str:
+    def how_ended(self) -> str:
         return how_ended(self.exit_code)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class TaskExit:
         killed = self.exit_code < 0 and not self.error.time
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"
-        return with_log(f"{self.task} (pid {self.pid}) ended with {self.how}{last_words}", self.log)
+        return with_log(f"{self.task} (pid {self.pid}) ended with {self.how_ended}{last_words}", self.log)
 
 
 class Supervisor:
@@ -91,7 +91,7 @@ class Supervisor:
         *,
         popen: Starter[StartedProcess] = RunNetwork().popen,
         fork: Starter[StartedProcess] | None = None,
-        machine: Machine = Machine(),
+        machine: ProcessCalls = ProcessCalls(),
     ):
         """Create a supervisor without processes.
 
@@ -128,7 +128,7 @@ class Supervisor:
             if process.task not in self.ended and (code := process.child.exit_code) is not None:
                 process.child.is_there()  # records an empty group now, before its id can become that of another group
                 exits.append(_exit_of(process, code))
-                self.ended[process.task] = exits[-1].how
+                self.ended[process.task] = exits[-1].how_ended
         # A killed task could not write its time (0). It comes first, as the likely cause of the other tasks' errors.
         return sorted(exits, key=lambda task_exit: task_exit.error.time)
 

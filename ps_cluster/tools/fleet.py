@@ -155,7 +155,7 @@ class Fleet:
         if job.task in self._told_to_stop:
             return self._over(job, "stopped")
         line = task_exit.last_line.removeprefix(ERROR_PREFIX) or "no output"
-        why = with_log(f"{task_exit.how}: {line}", job.log)
+        why = with_log(f"{task_exit.how_ended}: {line}", job.log)
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)

@@ -72,7 +72,7 @@ class LedgerReader:
         return [journal.piece for journal in self._journals]
 
     def _keep_rows(self, ledgers: Ledgers) -> None:
-        ledgers = self._progress.unsettled(ledgers)
+        ledgers = self._progress.without_clock_jumps(ledgers)
         self._append(ledgers.rows)
         self._progress.update(ledgers)
         self._on_rows(ledgers.rows)

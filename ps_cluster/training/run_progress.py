@@ -181,7 +181,7 @@ class RunProgress:
         return missing if len(missing) < self._steps_per_update else []
 
     def update(self, ledgers: Ledgers) -> None:
-        """Add the rows and counters that a check of the ledgers has read. `ledgers`: the result of `unsettled`.
+        """Add the rows and counters that a check of the ledgers has read. `ledgers`: the result of `without_clock_jumps`.
 
         Raises:
           RunFailed: rows are missing. (Steps that were accepted twice are found after the training, by the proof.)
@@ -243,13 +243,13 @@ class RunProgress:
         """The seconds until an update counts as late; at least `FIRST_UPDATE_S` as long as no step is measured."""
         return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
 
-    def unsettled(self, ledgers: Ledgers) -> Ledgers:
+    def without_clock_jumps(self, ledgers: Ledgers) -> Ledgers:
         """Return `ledgers` with all times corrected for changes of the machine's clock since the training began."""
         self.clock.poll()
         rows = [of_shard.copy() for of_shard in ledgers.rows]
         for of_shard in rows:
             for name in TIME_COLUMNS:
-                of_shard[name] = self.clock.unsettled(of_shard[name])
+                of_shard[name] = self.clock.without_clock_jumps(of_shard[name])
         return Ledgers(rows, ledgers.counts)
 
     def has_no_loss(self, least: int) -> bool:

@@ -14,7 +14,7 @@ from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import local_run, network_check
-from ps_cluster.launch.network_check import Question, check_network, with_rule_of_compile
+from ps_cluster.launch.network_check import CheckRequest, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
 pytestmark = pytest.mark.slow
@@ -96,13 +96,13 @@ def of(tmp_path_factory):
 
 def answer(config, dataset):
     """Return the answer of the process, computed here."""
-    return network_check._answer(Question.from_json(Question.of(config, dataset).to_json()))
+    return network_check._answer(CheckRequest.from_json(CheckRequest.of(config, dataset).to_json()))
 
 
 def test_a_question_has_file_names_that_are_no_text(of):
     config, dataset = of("raises", **{"data.data_dir": Path("d\udcff")})
-    asked = Question.of(config, replace(dataset, directory=Path("/p\udcfe")))
-    assert Question.from_json(asked.to_json()) == asked
+    asked = CheckRequest.of(config, replace(dataset, directory=Path("/p\udcfe")))
+    assert CheckRequest.from_json(asked.to_json()) == asked
     assert asked.config["data"]["data_dir"] == "d\udcff"
 
 
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_a_network_is_one_line_that_says_where(of, name, said
 )
 def test_a_layer_that_keras_alone_can_not_load_is_found_before_the_training(of, name, why):
     facts = answer(*of(name))
-    assert facts.error is None and (facts.not_alone is None if why is None else why in facts.not_alone)
+    assert facts.error is None and (facts.why_needs_code is None if why is None else why in facts.why_needs_code)
     assert facts.optimizer == facts.schedule == {}, "it was not compiled"
 
 

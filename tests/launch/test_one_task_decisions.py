@@ -81,7 +81,7 @@ class ToldTask:
     def pass_time(self):
         if self.ended:
             return
-        if sought := self.decisions.looks_for:
+        if sought := self.decisions.probed_tasks:
             there = {task for task, address in sought.items() if address in self.answers}
             self.do(self.decisions.probed(there, self.unknown, self.now_s, self.awake_s))
         if any(isinstance(action, StartProcess) for action in self.actions):

@@ -108,9 +108,10 @@ def test_a_worker_that_was_given_up_has_no_address_and_the_others_keep_their_nam
 
 def test_the_cluster_of_a_run_is_that_which_was_written():
     written = ClusterTopology({"chief": ["a:1"], "worker": ["a:2", "a:3"]}, evaluator=True, absent=frozenset({0}))
-    tasks = (*written.tasks, *written.spare)
+    tasks = (*written.tasks, *written.absent_workers)
     rows = [
-        TaskRow(type=t.type, index=t.index, pid=1, address=written.address(t), absent=t in written.spare) for t in tasks
+        TaskRow(type=t.type, index=t.index, pid=1, address=written.address(t), absent=t in written.absent_workers)
+        for t in tasks
     ]
     assert ClusterTopology.of_run(rows) == written
 

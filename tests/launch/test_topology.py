@@ -40,8 +40,8 @@ def test_an_absent_worker_is_no_task_but_keeps_its_address_until_it_starts():
         MODES["async"].cluster.types, 4, 1, evaluator=True, absent=frozenset({1, 3}), pick_port=lambda: next(ports)
     )
     assert [worker.index for worker in topology.workers] == [0, 2] and len(topology.cluster["worker"]) == 4
-    assert [worker.index for worker in topology.spare] == [1, 3]
-    changed = topology.with_workers(started=topology.spare[:1], stopped=topology.workers[-1:])
+    assert [worker.index for worker in topology.absent_workers] == [1, 3]
+    changed = topology.with_workers(started=topology.absent_workers[:1], stopped=topology.workers[-1:])
     assert [worker.index for worker in changed.workers] == [0, 1]
     assert changed.cluster == topology.cluster, "the others know it already"
     _, task = from_tf_config(topology.tf_config(Task("worker", 2)))

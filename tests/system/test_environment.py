@@ -26,7 +26,7 @@ HOSTS = "head.example,::1,10.0.0.1"
     ],
 )
 def test_connections_to_all_hosts_of_the_cluster_are_direct_and_other_programs_keep_their_proxy(given, direct):
-    changed = environment.past_proxies(given, ClusterTopology(CLUSTER).hosts)
+    changed = environment.bypassing_proxies(given, ClusterTopology(CLUSTER).hosts)
     assert changed == given | {"no_grpc_proxy": direct}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.system.child_process import Machine
+from ps_cluster.system.child_process import ProcessCalls
 from ps_cluster.system.supervisor import Supervisor, TaskSpec
 from tests.helpers import processes
 
@@ -56,7 +56,7 @@ class FakeMachine:
 
     def supervisor(self):
         return Supervisor(
-            popen=self.popen, machine=Machine(lambda: self.now, self.sleep, self.signal_group, self.group_members)
+            popen=self.popen, machine=ProcessCalls(lambda: self.now, self.sleep, self.signal_group, self.group_members)
         )
 
 
@@ -100,7 +100,7 @@ def test_poll_reports_each_end_once_and_touches_nothing(spec):
     assert supervisor.poll() == []
     machine.now = 2.0
     (ended,) = supervisor.poll()
-    assert (ended.task, ended.pid, ended.how) == (Task("ps", 0), 100, "exit code 3")
+    assert (ended.task, ended.pid, ended.how_ended) == (Task("ps", 0), 100, "exit code 3")
     assert supervisor.poll() == [] and machine.signals == []
 
 

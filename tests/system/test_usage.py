@@ -15,7 +15,7 @@ MB = 2**20
 CHIEF, WORKER, EVALUATOR = Task("chief", 0), Task("worker", 0), Task("evaluator", 0)
 
 
-class Machine:
+class ProcessCalls:
     """The CPU seconds and memory of each pid so far. A pid that is not in a table can't be read."""
 
     def __init__(self):
@@ -31,7 +31,7 @@ class Machine:
 
 @pytest.fixture
 def machine():
-    return Machine()
+    return ProcessCalls()
 
 
 def row(report, pid):

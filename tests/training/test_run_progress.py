@@ -65,7 +65,7 @@ def counts_of(*accepted, **counts):
 def poll(progress, *new, **counts):
     """Takes in a look that found the rows `new` of each shard."""
     accepted = [position + len(rows) for position, rows in zip(progress.positions, new)]
-    progress.update(progress.unsettled(Ledgers(list(new), counts_of(*accepted, **counts))))
+    progress.update(progress.without_clock_jumps(Ledgers(list(new), counts_of(*accepted, **counts))))
 
 
 NONE = applied()
@@ -178,7 +178,7 @@ def test_a_clock_that_is_set_meanwhile_changes_no_time_of_a_row(machine):
     machine.now, wall[0] = 2.0, -3600.0
     times = {"entered_time": [WALL + 1, WALL + 2 - 3600], "scheduled_time": 0, "pushed_time": WALL + 0.5}
     rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2 - 3600), **times)
-    given, found = rows.copy(), progress.unsettled(Ledgers([rows], counts_of(2))).rows[0]
+    given, found = rows.copy(), progress.without_clock_jumps(Ledgers([rows], counts_of(2))).rows[0]
     assert found["applied_time"].tolist() == found["entered_time"].tolist() == [WALL + 1, WALL + 2]
     assert found["pushed_time"].tolist() == [WALL + 0.5] * 2 and not found["scheduled_time"].any()
     assert (rows == given).all(), "what was given stays as it was"

@@ -82,9 +82,9 @@ def roles_of(
 
 def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
     """Raise UserError for settings that could differ between the tasks, or for too many or too few `min_workers`."""
-    from ps_cluster.launch.one_task import check_min_workers, check_named
+    from ps_cluster.launch.one_task import check_min_workers, check_no_auto
 
-    check_named(config)
+    check_no_auto(config)
     mode = config.chosen_mode
     check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.types else 0, mode)
     if (folder := config.data.data_dir) is not None and not folder.is_absolute():
