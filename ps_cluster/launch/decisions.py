@@ -155,7 +155,7 @@ class Decisions:
         begins = self._clock.record_row(row, now_s)
         self._trained |= begins
         if self._clock.under_way:
-            self._silence.see(row, workers, now_s)
+            self._silence.add_row(row, workers, now_s)
             self._most_applied = max(self._most_applied, row.applied)
         if begins and self._draining:
             return self._drain(now_s)
@@ -165,7 +165,7 @@ class Decisions:
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
         """Record a score of the evaluator. The score may be from before the start of this launcher."""
         self.evaluator_moved(now_s)
-        self._early_stopping.see(score)
+        self._early_stopping.add_score(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def evaluator_moved(self, now_s: float) -> Actions:

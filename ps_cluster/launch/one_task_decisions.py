@@ -206,7 +206,7 @@ class LeaderDecisions:
 
     def score_seen(self, score: EvaluationRow, awake_s: float) -> TaskActions:
         """Record a score of the evaluator. The score may be from before the start of this leader."""
-        self._early_stopping.see(score)
+        self._early_stopping.add_score(score)
         return self._stop_early(awake_s)
 
     def _stop_early(self, awake_s: float) -> TaskActions:

@@ -92,7 +92,7 @@ class SilenceDetector:
         self._workers.clear()
         self._still_s = 0.0
 
-    def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
+    def add_row(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
         """Read a progress row. `pids`: index → pid of the current worker processes."""
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
         if row.phase == "saving":  # it repeats the previous row

@@ -349,7 +349,7 @@ def audit(
     expected: ExpectedRows = ExpectedRows(),
     on_rows: OnRows = lambda rows: None,
     *,
-    leaves: bool = False,
+    may_lack_updates: bool = False,
 ) -> Audit:
     """Compare the rows of all shards' ledgers with the parameter servers' counters.
 
@@ -359,7 +359,7 @@ def audit(
       scheduled: the ids of the updates that the chief handed out.
       total: the number of updates that the run should have; None if it was stopped early.
       on_rows: called from time to time with the number of rows read since the last call.
-      leaves: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
+      may_lack_updates: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
     """
     problems: list[str] = []
     shards, audits = [], []
@@ -384,12 +384,14 @@ def audit(
             )
         )
         audits.append((shard_audit, counters))
-    problems += _schedule_problems(min(one.applied(counters) for one, counters in audits), scheduled, total, leaves)
+    problems += _schedule_problems(
+        min(one.applied(counters) for one, counters in audits), scheduled, total, may_lack_updates
+    )
     return Audit(problems, shards, max(shard_audit.excess(counters) for shard_audit, counters in audits))
 
 
-def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leaves: bool) -> Iterator[str]:
-    if scheduled.count < applied or (scheduled.count > applied and not leaves):
+def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, may_lack_updates: bool) -> Iterator[str]:
+    if scheduled.count < applied or (scheduled.count > applied and not may_lack_updates):
         yield f"{scheduled.count} updates were handed out, but {applied} were applied"
     if total is not None and scheduled.count != total:
         yield (

@@ -310,7 +310,7 @@ class Chief:
                 # Without a launcher, only this process can save the finished updates, so it does not end with an error.
                 # If another leader follows, it computes all other updates again.
                 if self._lost_after_s < math.inf:
-                    self._progress.leaves = True
+                    self._progress.ends_with_open_updates = True
                     return log_line(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
                 raise TimeoutError(line)
             time.sleep(POLL_S)

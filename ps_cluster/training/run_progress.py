@@ -61,7 +61,7 @@ class RunProgress:
       missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last check.
-      leaves: whether this leader ends while updates are still under way, so that these updates stay undone.
+      ends_with_open_updates: whether this leader ends while updates are still under way, so that these updates stay undone.
       held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None
         if there is no such update. See the setting `checkpoints.exact`.
     """
@@ -86,7 +86,7 @@ class RunProgress:
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
         self.positions = [0] * config.shards
         self.counts = np.zeros([config.shards, len(COUNTS)], np.int64)
-        self.leaves = False
+        self.ends_with_open_updates = False
         self.held_at: int | None = None
         self._train_examples = config.examples_seen(train_examples)
         self._metric, self._life = metric, life

@@ -258,8 +258,17 @@ class Session:
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
-        scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
-        found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
+        scheduled, may_lack_updates = self.progress.scheduled_updates, self.progress.ends_with_open_updates
+        found = audit(
+            journals,
+            self.progress.counts,
+            rounds,
+            scheduled,
+            total,
+            expected,
+            on_rows,
+            may_lack_updates=may_lack_updates,
+        )
         noted = [self.saver.problem] if self.saver.problem else []
         # The number of a table row is sent when the row is requested, and again when it is pushed. All servers have
         # equal shares of the rows.

@@ -74,7 +74,7 @@ class Training:
 
     def see(self, **options):
         row = self.row(**options)
-        self.silence.see(row, self.pids, self.now)
+        self.silence.add_row(row, self.pids, self.now)
 
     def hand_out_no_more(self):
         self.total = self._handed_out

@@ -127,8 +127,8 @@ def test_an_update_that_was_never_handed_out(run):
 
 def test_an_update_that_a_leader_leaves_is_no_problem_and_one_that_nobody_handed_out_is(run):
     run.change(0, 1, steps=FIVE, version=5).total = None
-    assert not run.proof(leaves=True).problems, "it is lost, or done by the next leader"
-    assert run.stopped(StepSet(3)).proof(leaves=True).problems
+    assert not run.proof(may_lack_updates=True).problems, "it is lost, or done by the next leader"
+    assert run.stopped(StepSet(3)).proof(may_lack_updates=True).problems
 
 
 def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):

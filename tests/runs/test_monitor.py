@@ -117,7 +117,7 @@ def stops(values, rows, *, ended_at=-1):
     """The reasons to stop that a process sees after each score of a test accuracy; None: the loss is not finite."""
     following, found = EarlyStopping(configured(**values), ended_at), []
     for step, accuracy in rows:
-        following.see(row(step, test_accuracy=accuracy, test_loss=None if accuracy is None else 1.0))
+        following.add_score(row(step, test_accuracy=accuracy, test_loss=None if accuracy is None else 1.0))
         found.append(following.due and following.due.step)
     return found
 
@@ -143,7 +143,7 @@ def test_after_a_run_has_ended_in_order_its_patience_counts_anew():
 def test_the_reason_names_metric_examples_and_the_best_step():
     following = EarlyStopping(configured(patience=1, monitor="auc"))
     for step, auc in ((4, 0.8), (9, 0.7)):
-        following.see(row(step, validation_loss=1.0, validation_metrics={"auc": auc}))
+        following.add_score(row(step, validation_loss=1.0, validation_metrics={"auc": auc}))
     reason = PatienceExhausted(step=9, patience=1, monitor="auc", examples="validation", best_step=4, best_value=0.8)
     assert following.due == reason
     assert reason.line == (
