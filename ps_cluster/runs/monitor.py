@@ -158,7 +158,7 @@ class EarlyStopping:
         if self.due is None and limit is not None and row.train_seconds >= limit and not has_ended:
             self.due = TimeLimitReached(max_seconds=limit)
 
-    def see(self, row: CheckpointScores) -> None:
+    def add_score(self, row: CheckpointScores) -> None:
         """Take a new score into account. If a step is scored again, only its first score counts."""
         if self._patience is None or row.step in self._seen:
             return
