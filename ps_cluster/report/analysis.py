@@ -1,4 +1,7 @@
-"""Analyse what a network got wrong. Subclasses are in class_results.py, label_results.py and value_results.py."""
+"""Define the analysis of a network's predictions: its results for each class, label or output, and its mistakes.
+
+The subclasses of `Analysis` are in class_results.py, label_results.py and value_results.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,13 @@ MISTAKES = 24  # the most mistakes that the page shows
 
 @dataclass(frozen=True)
 class Mistake:
-    """A test example on which the network was wrong. `example`: its index. The other fields are texts for the page."""
+    """A test example on which the network was wrong, as the page of results shows it.
+
+    Attributes:
+      example: the index of the example in the test set.
+      predicted, truth: the prediction and the target, in words.
+      measure: the confidence of the prediction or, for numbers, its absolute error, as text.
+    """
 
     example: int
     predicted: str
@@ -31,7 +40,10 @@ class Mistake:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A cell of the confusion matrix. `share`: its share of the row. `right`: whether it counts right predictions."""
+    """A cell of the confusion matrix: the number of examples of one class that were predicted as one class.
+
+    `share`: `count` divided by the number of examples of the true class. `right`: whether the two classes are the same.
+    """
 
     count: int
     share: float
@@ -39,7 +51,7 @@ class MatrixCell:
 
 
 class AnalysisRow(Protocol):
-    """The results of a class, label or output."""
+    """The results of one class, label or output of the network, which are a row of a table."""
 
     @property
     def name(self) -> str: ...
@@ -50,17 +62,17 @@ class AnalysisRow(Protocol):
 
     @property
     def cells(self) -> list[str]:
-        """The cells of this row of the table as text, without the first cell, which has the name."""
+        """The texts of the cells of this row, without the first cell, which contains `name`."""
 
 
 class Analysis(ABC):
-    """The analysis of predictions. Each objective has a subclass, which the objective's method `results` returns.
+    """The analysis of the predictions for all test examples. An objective's method `results` returns its subclass.
 
     Attributes:
-      heading, table_columns: the title and the headings of the table on the page.
-      worst: in words, which rows of the table are shown if there are too many.
+      heading, table_columns: the title and the column headings of the table on the page.
+      worst: a description of the rows that the page shows if the table has more than MOST_SHOWN rows.
       mistakes_title, mistakes_note: the texts above and below the mistakes.
-      columns: the headings for the texts of a `Mistake`.
+      columns: the headings of the columns `predicted`, `truth` and `measure` of the mistakes.
       target: the targets of the predicted examples, [N] or [N, outputs].
     """
 
@@ -71,10 +83,10 @@ class Analysis(ABC):
     columns = ("predicted", "true", "confidence")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
-        """Check the predictions. Raises Malformed if their arrays do not fit the objective.
+        """Create the analysis of `predictions`. Raises Malformed if their arrays do not fit the objective.
 
         Args:
-          target_name: the name of what is predicted, e.g. of a column of a table.
+          target_name: the name of the target, e.g. of a column of a table.
         """
         self.predictions = predictions
         self.target_name = target_name
@@ -84,7 +96,7 @@ class Analysis(ABC):
 
     @property
     def without_prediction(self) -> int:
-        """The number of examples for which an output was not finite."""
+        """The number of examples for which an output of the network was not finite."""
         return int(np.count_nonzero(~self.known.reshape(len(self.known), -1).all(axis=1)))
 
     @property
@@ -94,7 +106,7 @@ class Analysis(ABC):
 
     @property
     def matrix(self) -> Sequence[Sequence[MatrixCell]]:
-        """The cells of the confusion matrix; empty if there is none."""
+        """The rows of the confusion matrix; empty if there is none."""
         return ()
 
     @property

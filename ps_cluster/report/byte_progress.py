@@ -1,4 +1,4 @@
-"""Show the progress of a download or of reading a file: as a bar on a terminal, else as a line for each tenth."""
+"""Show the progress of a download or of reading a file: a bar on a terminal, else a line after each tenth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Not
 
 
 def every_tenth(notify: Notify) -> OnBytes:
-    """Return a function that notifies of the progress of a download whenever another tenth is done."""
+    """Return a function that takes the progress of a download, and calls `notify` whenever another tenth is done."""
     shown = 0
 
     def progress(done_bytes: int, total_bytes: int | None) -> None:

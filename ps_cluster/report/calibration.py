@@ -16,7 +16,10 @@ BINS = 15  # the number of bins in the tables of the paper that `expected_error`
 
 @dataclass(frozen=True)
 class Calibration:
-    """Predictions in M bins of equal width. Bin m holds the predictions with a confidence in ((m − 1) / M, m / M].
+    """Counts that show how well the confidence of predictions matches their accuracy.
+
+    The predictions are sorted into M bins of equal width. Bin m, from 1 to M, holds the predictions with a confidence
+    in ((m − 1) / M, m / M].
 
     Attributes:
       counts: the number of predictions in each bin, int64 [M].
@@ -30,11 +33,12 @@ class Calibration:
 
     @classmethod
     def of(cls, confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
-        """Sort predictions into bins.
+        """Return the calibration of N predictions.
 
         Args:
           confidence: float [N], the probability that the network gave to each prediction, 0..1.
           right: bool [N], whether each prediction is right.
+          bins: the number of bins.
         """
         sure = np.asarray(confidence, np.float64)
         of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
@@ -62,7 +66,7 @@ class Calibration:
         return [share_of(total, count) for total, count in zip(sums, self.counts)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the bins, and the errors that are computed from them, for results.json."""
+        """Return the counts and means of the bins, and the calibration error computed from them, for results.json."""
         return {
             "expected_calibration_error": self.expected_error,
             "overconfidence": self.overconfidence,
@@ -76,7 +80,8 @@ class Calibration:
 def reliability(found: Calibration, unit: str) -> list[Plot]:
     """Return two plots with bins of confidence on the x axis.
 
-    One shows the share of each bin's predictions that are right. The other shows how many of the predictions are in each bin.
+    One shows the share of right predictions in each bin. The other shows the share of all predictions that is in each
+    bin.
     """
     if not found.total:
         return []

@@ -22,9 +22,14 @@ NOTHING = -1  # the predicted class of an example for which an output is not fin
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The results of one class. `predicted`: how many test examples were predicted to be of this class.
+    """The results of one class. A share is None if there are no examples to compute it from.
 
-    A share is None if there are no examples to compute it from.
+    Attributes:
+      examples: the number of test examples of the class.
+      right: the number of these examples that were predicted as the class.
+      predicted: the number of all test examples that were predicted as the class.
+      accuracy: the share right / examples.
+      precision: the share right / predicted.
     """
 
     name: str
@@ -45,7 +50,10 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """The examples of class `target` that were predicted as class `predicted`. `share`: their share of class `target`."""
+    """The number of examples of class `target` that were wrongly predicted as class `predicted`.
+
+    `share`: `count` divided by the number of all examples of class `target`.
+    """
 
     target: str
     predicted: str
@@ -54,7 +62,7 @@ class Confusion:
 
 
 class ClassResults(Analysis):
-    """The analysis of predictions of one class for each example."""
+    """The analysis of a classification, which predicts one class for each example."""
 
     heading, worst = "Classes", "classes with the lowest accuracy"
     table_columns = ("class", "accuracy", "right", "tested", "precision")
@@ -102,10 +110,10 @@ class ClassResults(Analysis):
 
     @cached_property
     def matrix(self) -> list[list[MatrixCell]]:
-        """A row for each true class that the table shows, with a cell for each predicted class that it shows.
+        """The confusion matrix of the classes in `shown`: a row for each true class, a cell for each predicted class.
 
-        The last cell of a row counts the examples that have no prediction, or were predicted as a class that the table
-        does not show.
+        Each row has one more cell at its end. It counts the examples that have no prediction, or were predicted as a
+        class that is not shown.
         """
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):

@@ -1,4 +1,4 @@
-"""Print the closing table of a run for people, from its summary and its directory. Imports no TensorFlow."""
+"""Print the table at the end of a run's output, from its summary and its directory. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LABELS_OF_FILES = (RUN_DIRECTORY, BEST_MODEL, RESULTS, CURVES, SCORE_IT, CONTINU
 
 
 def print_numbers(summary: Summary, console: Console) -> None:
-    """Print the outcome, the numbers, and the evidence that several processes did the work."""
+    """Print a run's outcome, its scores and counts, and the evidence that several processes did the work."""
     console.print()
     console.print(Padding(facts_table(facts_of(summary)), (0, 1)))
     if summary.workers or summary.parameter_servers:
@@ -50,7 +50,7 @@ def print_places(summary: Summary, run_dir: RunDir, console: Console) -> None:
 
 
 def as_line(summary: Summary) -> LogLine:
-    """Return the outcome, the counts of updates and the last score as one line."""
+    """Return the line of the log with the outcome, the counts of updates and the last score of a run."""
     fields = summary.model_dump(mode="json", include={"outcome", "train_seconds", "wall_seconds", "goodput", "updates"})
     scored = summary.evaluation.model_dump(mode="json", exclude={"history"}, exclude_none=True)
     line = f"the run has ended: {summary.outcome}, {number(summary.updates.applied)} updates"
@@ -58,7 +58,10 @@ def as_line(summary: Summary) -> LogLine:
 
 
 def evidence(summary: Summary) -> str:
-    """Return e.g. `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
+    """Return a sentence with the number of processes whose updates were applied.
+
+    An example is `3 distinct worker processes did the work (3 workers)`.
+    """
     alone = summary.trainer == CHIEF
     kind, started = ("", "no cluster") if alone else ("worker ", with_noun(len(summary.workers), "worker"))
     processes = with_noun(summary.worker_processes or 0, f"distinct {kind}process", f"distinct {kind}processes")
@@ -111,7 +114,7 @@ def _labelled(label: str, text: str) -> str:
 
 
 def points_to_files(line: str) -> bool:
-    """Return whether a line that a run has printed points to its files: a line of this table, or a notice."""
+    """Return whether a line of a run's output names its files. It may be a line of the closing table or a notice."""
     labels = tuple(f" {label} " for label in LABELS_OF_FILES)
     return line.startswith(labels) or line.partition("] ")[2].startswith(LABELS_OF_FILES)
 

@@ -1,4 +1,4 @@
-"""Show a data set of images on one page: for each class, the number of examples and some examples with variations."""
+"""Write a page about a data set of images. It shows examples of each class, with variations as training makes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
     """Write the page of a data set of images, and return its file.
 
     Args:
-      settings: the section `data`, which says how training varies images.
+      settings: the section `data` of the configuration, which says how training varies images.
       output: the file to write; None for a file in the working directory that is named after the data set.
       seed: decides which examples are chosen, and how they are varied.
 

@@ -22,7 +22,7 @@ _BAR, _LONGEST_NAME = 30, 20  # widths in characters
 
 
 def print_entries(entries: list[Entry], console: Console) -> None:
-    """Print a row for each packed copy, and a row for each data set without a packed copy."""
+    """Print a table of data sets: a row for each copy that is packed for training, or one row if there is no copy."""
     name: ColumnOptions = {**FOLD, "max_width": _LONGEST_NAME}
     rest: ColumnOptions = {**FOLD, "ratio": 1}
     table = plain_table(**{"data set": name, "examples": LEFT, "form, origin, name of the copy": rest})
@@ -52,7 +52,7 @@ def entries_as_json(entries: list[Entry]) -> list[Json]:
 
 
 def print_table_of(dataset: PackedDataset, console: Console) -> None:
-    """Print the fields of a data set, the number of examples of each class or range, and some examples."""
+    """Print a data set: its fields, some examples, and the number of examples of each class or range of the target."""
     described = describe(dataset)
     console.print(_fields_table(described))
     read = min(one.rows for one in described)
@@ -68,7 +68,7 @@ def print_table_of(dataset: PackedDataset, console: Console) -> None:
 
 
 def form(spec: ExampleSpec) -> str:
-    """Return the form of the examples in words, e.g. "images 32x32x3, 10 classes"."""
+    """Return a description of the examples, e.g. "images 32x32x3, 10 classes"."""
     texts = []
     for name, field in spec.inputs.items():
         sides = "x".join(map(str, field.shape)) or "a number"

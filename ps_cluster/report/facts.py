@@ -33,7 +33,7 @@ _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys
 
 
 def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
-    """Yield the label and the text of each fact."""
+    """Yield the label and the text of each fact about a run, e.g. "time" and "61.0 s training · …"."""
     evaluation, updates = summary.evaluation, summary.updates
     model = f"   {summary.model} · {summary.precision} · {summary.mode} · seed {summary.seed}"
     yield "run", Text(summary.outcome, _COLOURS[summary.outcome]) + Text(model, "default")
@@ -89,9 +89,9 @@ def number(value: float | None, spec: str = ",d") -> str:
 
 
 def histogram_bars(histogram: Mapping[str, int]) -> str:
-    """Return a bar for each staleness from 0 to the highest, e.g. `▁█▄▁`.
+    """Return a histogram of staleness as text, with a bar for each value from 0 to the highest, e.g. `▁█▄▁`.
 
-    In a wide range, several values share a bar.
+    If there are more than HISTOGRAM_COLUMNS values, neighbouring values share a bar.
     """
     counts = {int(value): count for value, count in histogram.items()}
     if not counts:
@@ -136,7 +136,7 @@ def _not_scored(epochs: list[float]) -> str:
 
 
 def _validation_score(evaluation: EvaluationSummary) -> Text:
-    """Return the metric on held-out training examples, by which the best model is chosen."""
+    """Return the metric on held-out training examples, with the step of the last and of the best model."""
     text = Text(_value(evaluation.validation_accuracy, evaluation.validation_error), "bold")
     text.append(f" at step {evaluation.step:,}", "default")
     if evaluation.best_step == evaluation.step:
@@ -174,7 +174,7 @@ def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Tex
 
 
 def _usual_score(summary: Summary) -> str:
-    """Return how the test accuracy compares with that of earlier runs of the network; "" if there is nothing to compare."""
+    """Compare the test accuracy with that of earlier runs of the network; "" if there is nothing to compare."""
     network, scores = NETWORKS.own.get(summary.model or ""), summary.evaluation.history
     usual = network.usual_scores.get(summary.dataset or "") if network else None
     accuracy = summary.evaluation.test_accuracy

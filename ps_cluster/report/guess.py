@@ -1,4 +1,4 @@
-"""Compare scores with the score of a guess, which does not look at the inputs.
+"""Compare the scores of a run with the score of a guess that does not look at the inputs.
 
 Only a network that is better than the guess has learned something.
 """
@@ -17,7 +17,10 @@ FEWEST_ERRORS = 10  # with fewer test examples, a mean error is not meaningful
 
 
 class Guess(NamedTuple):
-    """The accuracy or mean absolute error of a guess on a run's test examples, and the number of these examples."""
+    """The score of a guess that does not look at the inputs, on the test examples of a run.
+
+    `value`: the accuracy or the error of the guess. `examples`: the number of test examples.
+    """
 
     value: float
     examples: int
@@ -71,7 +74,7 @@ def _accuracies(scores: EvaluationSummary) -> list[float]:
 
 
 def guess_for(dataset: PackedDataset | None) -> Guess | None:
-    """Return the guess for a data set; None without a data set that can be read, or if its objective has no guess."""
+    """Return the guess for a data set; None if the data set is missing or unreadable, or its objective has no guess."""
     if dataset is None:
         return None
     try:

@@ -32,7 +32,10 @@ _CLOCK_TOLERANCE_S = 1.0  # the largest difference to expect between the clock o
 
 @dataclass(frozen=True)
 class HealthSign:
-    """One finding of a probe. `message`: the finding in words, for the line that is printed."""
+    """One finding of a probe, e.g. whether the process runs.
+
+    `message`: the finding in words, for the line that is printed.
+    """
 
     name: str
     good: bool
@@ -43,7 +46,10 @@ class HealthSign:
 class Member:
     """A process to probe.
 
-    `watches_rows`: whether this process writes the progress rows, or has started the process that writes them.
+    Attributes:
+      life: the unique id of the process (`life_of`); None if it is not known.
+      watches_rows: whether the probe of this process also checks the progress rows. It does so for the leader, which
+        writes these rows, and for the launcher, which has started the leader.
     """
 
     name: str
@@ -149,7 +155,7 @@ def _bounded(name: str, message: str, seconds: float, most_s: float | None, opti
 
 @dataclass(frozen=True)
 class Health:
-    """The answer of a probe."""
+    """The result of a probe: all its findings."""
 
     probe: Probe
     signs: tuple[HealthSign, ...]
@@ -160,7 +166,7 @@ class Health:
 
     @property
     def line(self) -> str:
-        """The answer on one line: the bad signs, or all signs if none is bad."""
+        """The result on one line: the bad findings, or all findings if none is bad."""
         shown = [sign.message for sign in self.signs if self.good or not sign.good]
         return f"{'' if self.good else 'not '}{_FIRST_WORDS[self.probe]}: {'; '.join(shown)}"
 
@@ -171,9 +177,10 @@ class Health:
 def ask(
     root: Path, probe: Probe, task: Task | None, bounds: HealthBounds, machine: Surroundings = Surroundings()
 ) -> Health:
-    """Return the health of a task of a run.
+    """Probe a task of a run, and return the result.
 
-    Without a task, return that of the launcher, or that of all tasks on this machine if tasks were started by hand.
+    If `task` is None, the launcher is probed. If there is no launcher, because the tasks were started by hand, all
+    tasks on this machine are probed.
 
     Raises:
       UserError: files of the run are damaged, or the run has no such task.

@@ -48,7 +48,7 @@ class LabelRow:
 
 
 class LabelResults(Analysis):
-    """The analysis of predictions of each label's probability. A label is predicted if its probability is above 1/2."""
+    """The analysis of predicted probabilities of labels. A label counts as predicted if its probability is above 1/2."""
 
     heading, worst = "Labels", "labels with the lowest F1"
     table_columns = ("label", "F1", "found", "precision", "accuracy", "with label", "predicted")
@@ -105,7 +105,10 @@ class LabelResults(Analysis):
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The calibration over all examples and labels, by the confidence that a label is present, or absent."""
+        """The calibration over all examples and labels.
+
+        A prediction says that a label is present, or that it is absent. Its confidence is the probability of that.
+        """
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 
     @cached_property

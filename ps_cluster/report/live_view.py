@@ -22,7 +22,10 @@ _ROOMY = 76  # the fewest columns of a terminal that has room for bars
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
-    """Return the live view. `width`: the number of columns of the terminal. `seconds`: the time since the run started."""
+    """Return the live view of a run.
+
+    `width`: the number of columns of the terminal. `seconds`: the time since the run started.
+    """
     parts: list[RenderableType] = [Text()]
     for line, style in ((state.headline, "bold"), (state.task_line, ""), (str(state.run_dir.root), "dim")):
         parts.append(Text(line, style, overflow="ellipsis", no_wrap=True))

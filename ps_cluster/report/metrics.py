@@ -26,7 +26,14 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 class Work(NamedTuple):
-    """The numbers of applied updates, training examples, gradients that came too late, and rolled back updates."""
+    """Counts of the work of a run that only grow, even if the run goes back to a snapshot.
+
+    Attributes:
+      applied: the number of applied updates.
+      examples: the number of training examples in these updates.
+      dropped: the number of gradients that came too late.
+      rolled_back: the number of updates that were applied and then lost.
+    """
 
     applied: int = 0
     examples: int = 0
@@ -44,7 +51,10 @@ class Work(NamedTuple):
 
 
 class StalenessCounts(NamedTuple):
-    """The counts of steps by staleness, as in `StalenessBuckets`. They are empty until a row has such counts."""
+    """Counts of steps by staleness, as in `StalenessBuckets`, that only grow.
+
+    `counts` is empty until a progress row has such counts. `sum`: the sum of the staleness of all steps.
+    """
 
     counts: Sequence[int] = ()
     sum: int = 0
@@ -60,14 +70,14 @@ class StalenessCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What this process has seen of a run. Counters only grow: an update that is trained again counts again.
+    """The state of a run as this process has seen it. Counters only grow: an update that is trained again counts again.
 
     Attributes:
       row: the newest progress row.
       score: the newest score.
       workers: the number of updates of each worker, by its index.
-      pids: the newest process of each task.
-      up: the tasks that run.
+      pids: the pid of the newest process of each task.
+      up: the tasks whose process is running.
       restarts: how often each task was started again.
       lines: the number of printed lines by the name and level of their event.
     """
@@ -124,7 +134,15 @@ Read = Callable[[Seen], Value | Mapping[tuple[str, ...], Value]]
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric. `name`: the name with the unit, as Prometheus wants it. `help_text`: the text that Prometheus shows."""
+    """The definition of a metric of a run.
+
+    Attributes:
+      name: the name with the unit, as Prometheus wants it.
+      help_text: the text that Prometheus shows.
+      read: the function that returns the value or, for a metric with labels, all values.
+      labels: the names of the labels.
+      kind: the class of prometheus_client for the type of the metric.
+    """
 
     name: str
     help_text: str
@@ -133,7 +151,7 @@ class RunMetric:
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily] = GaugeMetricFamily
 
     def family(self, seen: Seen) -> Metric:
-        """Return the metric with all values that are known."""
+        """Return the metric as prometheus_client exports it, with all values that are known."""
         family, found = self.kind(self.name, self.help_text, labels=self.labels), self.read(seen)
         for labels, value in (found if isinstance(found, Mapping) else {(): found}).items():
             if value is not None:

@@ -22,9 +22,9 @@ class ShownExamples:
 
     Attributes:
       pictures: for each example, the source of an <img>.
-      names, rows: the names of the columns, and the texts in them.
-      more_columns: how many columns are not shown.
-      lacking: the reason why there are neither pictures nor rows.
+      names, rows: the names of the columns of the table, and for each example the texts in these columns.
+      more_columns: the number of columns that are not shown.
+      lacking: the reason why there are neither pictures nor rows; empty if there are some.
     """
 
     pictures: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ShownExamples:
 
 
 def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Sequence[int]) -> ShownExamples:
-    """Return the test examples with these indices.
+    """Return the test examples with the indices `ids`, as pictures or as rows of a table.
 
     Args:
       dataset: the data set of the run; None if its packed copy is missing.

@@ -70,7 +70,7 @@ _RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """The colour, the line style and the marker that one arm has in every plot."""
+    """The colour, the line style and the marker of one arm of a comparison. They are the same in every plot."""
 
     color: str
     line: Line
@@ -101,7 +101,10 @@ def grid(
 
 
 def small_plot(name: str, title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
-    """Return a plot of one panel, for a page that shows two plots side by side. `draw`: draws into the panel."""
+    """Return a plot of one panel, for a page that shows two plots side by side.
+
+    `draw`: a function that draws into the panel.
+    """
     with plot_style():
         figure, [[axes]] = grid(1, 1, HEIGHT_IN, width_in=NARROW_IN)
         draw(axes)

@@ -1,4 +1,4 @@
-"""Read the points of the curves of a run from its rows. Imports no TensorFlow and no matplotlib."""
+"""Compute the points of a run's curves from its progress rows and scores. Imports no TensorFlow and no matplotlib."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ps_cluster.runs.result_rows import Measure, ProgressRow, ScoreRow, Split
 
 
 class Point(NamedTuple):
-    """A point of a curve. Its seconds and its examples are None if they are unknown."""
+    """A point of a curve. `train_seconds` and `examples` are None if they are unknown."""
 
     train_seconds: float | None
     examples: int | None

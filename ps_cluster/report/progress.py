@@ -39,7 +39,7 @@ _MEASURES = {"loss", "accuracy", "error", "staleness_mean", "learning_rate"}
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
-    """Return a live view if `stream` is a terminal that can move its cursor, else a view of lines.
+    """Return a live view if `stream` is a terminal that can move its cursor, else a view that writes plain lines.
 
     There is no live view if the command prints its lines as JSON. `stream`: standard output by default.
     """
@@ -49,7 +49,10 @@ def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.mo
 
 
 def make_lines(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
-    """Return a view of lines on `stream`, in the format of this command. `stream`: standard output by default."""
+    """Return a view that writes lines to `stream`, as text or as JSON, whichever this command prints.
+
+    `stream`: standard output by default.
+    """
     return PlainView(Output(stream or sys.stdout), clock, logs.chosen())
 
 
@@ -62,7 +65,10 @@ class ProgressView:
         self._state: RunState | None = None
 
     def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, predicts: str = "") -> None:
-        """Receive the configuration of the run, before anything runs. `predicts`: as in `RunState`."""
+        """Receive the configuration of the run, before anything runs.
+
+        `predicts`: what the network predicts, in words; if it is empty, the words of the objective are shown.
+        """
         self._started_s = self._clock()
         self._state = RunState(config, run_dir, dataset, predicts=predicts)
         self._begin(self._state)

@@ -49,7 +49,7 @@ class ListedRun:
       state: "running", the outcome ("completed", "stopped", "diverged", "nan_loss" or "failed"), or "unknown" if there
         is no summary.
       began_at: the time at which the run was last started or resumed, in seconds since 1970.
-      mode, dataset, model: their names in the configuration.
+      mode, dataset, model: the names of the mode, the data set and the network in the configuration.
       test_accuracy, test_error, test_loss, step: the last score and its step.
       updates, total: the number of updates applied so far, and of all updates of the run.
     """
@@ -179,7 +179,7 @@ def run_dirs(folder: Path) -> list[RunDir]:
 
 
 def read_each(found: Iterable[RunDir], read: Callable[[RunDir], Found], notify: Notify) -> list[Found]:
-    """Return what `read` returns for each run. Damaged runs are skipped with a notice."""
+    """Call `read` with each run directory, and return the results. Damaged runs are skipped with a notice."""
     results = []
     for run_dir in found:
         try:
@@ -202,7 +202,7 @@ def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
 
 
 def print_runs(runs: list[ListedRun], console: Console) -> None:
-    """Print a row for each run."""
+    """Print a table with a row for each run."""
     now = time.time()
     unit = "images" if all(run.unit == "images" for run in runs) else "examples"
     name: ColumnOptions = {**FOLD, "ratio": 1}

@@ -114,14 +114,17 @@ class RunState:
 
     @property
     def headline(self) -> str:
-        """The data set, the network, its precision, the mode and the processes."""
+        """A line that names the data set, the network, its precision, the mode and the number of processes."""
         config = self.config
         dataset = "synthetic data" if self.dataset.kind == "synthetic" else f"{self.dataset.name} (real)"
         return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _processes(config)))
 
     @property
     def task_line(self) -> str:
-        """The task, the optimizer and the length of training, e.g. "10 classes · adam, learning rate 0.001 (cosine) · …"."""
+        """A line that describes what the network predicts, the optimizer, and the length of training.
+
+        It begins like "10 classes · adam, learning rate 0.001 (cosine) · …".
+        """
         config, spec, training = self.config, self.dataset.spec, self.config.training
         rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
         length = with_noun(training.epochs, "epoch") if training.steps is None else with_noun(self.total, "update")
@@ -140,12 +143,12 @@ class RunState:
 
     @property
     def rate_line(self) -> str:
-        """The learning rate and its origin, which shows why two runs have different rates."""
+        """A line with the learning rate and where it comes from, which shows why two runs have different rates."""
         return f"learning rate {self.config.optimizer.learning_rate:g}: {rate_origin(self.config)}"
 
     @property
     def measures(self) -> list[str]:
-        """The measures that have a value, as `name value`."""
+        """The known measures of the newest updates, in words, e.g. "training loss 0.512"; or only "no update yet"."""
         if self.row is None or not self.applied:
             return ["no update yet"]
         row = self.row

@@ -57,7 +57,7 @@ class RunsPage:
         self._left_out = 0
 
     def poll(self) -> list[ShownRun]:
-        """Return the runs in the folder, newest first, at most `most_runs`.
+        """Read the runs in the folder, and return the newest `most_runs` of them, newest first.
 
         Raises:
           UserError: the folder can't be read, or is itself a run directory.
@@ -177,7 +177,7 @@ def cells(run: ShownRun, now: float) -> list[TableCell]:
 
 
 def values_of_filters(run: ShownRun) -> dict[str, str]:
-    """Return the value of a run for each filter, by the name of the filter."""
+    """Return the values by which the filters of the page select a run, by the name of the filter (see FILTERS)."""
     one = run.listed
     return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
 

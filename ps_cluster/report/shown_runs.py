@@ -32,10 +32,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A run as the page shows it.
+    """A run as the page of runs shows it.
 
     Attributes:
-      staleness_shares: (staleness, share of the updates with at most this staleness); empty without updates.
+      listed: the entry of the run in the list of runs.
+      is_generated: whether the data set of the run is generated.
+      staleness_shares: pairs of a staleness and the share of the updates that have at most this staleness; empty
+        without updates.
       tested, trained: the curve of each measure on test examples, and on training examples. Curves without points are
         left out.
       settings: the value of each setting as text, by its dotted key.
@@ -52,7 +55,7 @@ class ShownRun:
 
 
 def read_shown(run_dir: RunDir) -> ShownRun:
-    """Return a run as the page shows it. Raises UserError or OSError if its files can't be read."""
+    """Return a run as the page of runs shows it. Raises UserError or OSError if its files can't be read."""
     files = read_files(run_dir)
     one = list_run(files)
     trained = [row for row in some_rows(run_dir.progress, ProgressRow, MOST_POINTS) if row.applied]

@@ -67,13 +67,14 @@ class EndedRun:
     Attributes:
       wall_seconds: the seconds since the start of the command.
       began: the start of the command, in monotonic seconds.
-      life: the id of this start of the launcher, as in progress rows.
+      life: the unique id of the launcher's process, as in progress rows; None for a task without a launcher.
       restarts: how often each task was started again. Tasks that were never started again may be missing.
-      silences: worker processes that were ended because they did nothing (launch/silence.py).
+      silences: the worker processes that the launcher ended because they had stopped working (launch/silence.py).
       scaled: the changes of the number of workers during this command.
-      machine, usage, network: the machine, the resources that the command used, and the isolation of its network.
+      machine, usage: the machine, and the resources that the command used.
+      network: whether other programs could reach the ports of the run.
       early_stop: why the training was stopped early; None if it was not.
-      leaders: the number of successive leaders of the training, if its tasks are started one by one; else None.
+      leaders: the number of successive leaders of the training if its tasks are started by hand; else None.
     """
 
     outcome: Outcome
@@ -165,7 +166,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Return a summary with the newest scores, the recomputed updates of its proof, and the fields that depend on these."""
+    """Add the newest scores and the recomputed updates of the proof to a summary, and the fields that depend on them."""
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
     changes: dict[str, object] = {"evaluation": evaluation}

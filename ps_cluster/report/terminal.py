@@ -81,7 +81,7 @@ class SafeConsole(Console):
 
 
 class ColumnOptions(TypedDict, total=False):
-    """The options of a table column in the library Rich that this package uses."""
+    """The options that this package gives to columns of tables. They are options of the library Rich."""
 
     no_wrap: bool
     justify: JustifyMethod

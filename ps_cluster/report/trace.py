@@ -1,7 +1,7 @@
 """Write the trace of a run, and print how each task spent its time, from the ledger. Imports no TensorFlow.
 
-The trace is in Chrome's format, for chrome://tracing or https://ui.perfetto.dev. It has a lane for each task, which shows
-what the task did at what time.
+The trace is in Chrome's format, for chrome://tracing or https://ui.perfetto.dev. It has a lane for each task, which
+shows what the task did at what time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 @dataclass(frozen=True)
 class Span:
-    """A named interval. Times are unix seconds."""
+    """A named interval of time. Times are unix seconds. `about`: further facts, e.g. the step, by their names."""
 
     name: str
     begins: float
@@ -45,7 +45,10 @@ class Lane:
 
 
 def write_trace(run_dir: RunDir) -> None:
-    """Write metrics/trace.json: what every task did, on one clock. Raises UserError if the run has left no ledger."""
+    """Write metrics/trace.json, which shows what every task did, on one time axis.
+
+    Raises UserError if the run has left no ledger, the table of accepted pushes.
+    """
     updates = _updates(run_dir)
     found = [*_chief_lane(updates), *_server_lanes(_applies(run_dir)), *_worker_lanes(updates)]
     start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
