@@ -91,7 +91,7 @@ WORKS = {
 
 
 def data_of(work: Work) -> str:
-    """Return the name of a data set, or its path after it has been downloaded."""
+    """Return the name of the data set of `work`; for MovieLens, the path of its file after it has been downloaded."""
     return work.data or str(recommenders.data_of(recommenders.PROGRAMS["movielens"]))
 
 
@@ -100,7 +100,7 @@ def trained(
 ) -> list[RunRecord]:
     """Return the runs of a comparison in `folder`, after training those that are missing there.
 
-    `rates`: mode → learning rate. `assignments`: settings of all runs.
+    `rates`: mode → learning rate. `assignments`: settings of all runs. `straggler`: the slow worker, e.g. 2:5x.
     """
     arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, rate in rates.items()]
     settings = {**SHARED, **CLUSTER, "evaluation.monitor": work.metric, **work.settings, **assignments}
@@ -112,7 +112,10 @@ def trained(
 
 
 def tuned(name: str, folder: Path, assignments: Mapping[str, Any]) -> dict[str, float]:
-    """Return mode → the learning rate that is best on held-out examples. `assignments`: settings of all runs."""
+    """Return the learning rate that is best on held-out examples, by mode.
+
+    `name`: the data, a key of WORKS. `assignments`: settings of all runs.
+    """
     arms = {mode: tuned_arm(name, mode, assignments) for mode in MODES}
     folder.mkdir(parents=True, exist_ok=True)
     study = Study(folder / "tuning.json", list(arms.values()))
@@ -121,7 +124,7 @@ def tuned(name: str, folder: Path, assignments: Mapping[str, Any]) -> dict[str, 
 
 
 def tuned_arm(name: str, mode: str, assignments: Mapping[str, Any]) -> Arm:
-    """Return the arm that finds the rate of a mode on the data `name`, a key of WORKS."""
+    """Return the arm of a study that finds the learning rate of a mode. `name`: the data, a key of WORKS."""
     work = WORKS[name]
     settings = {
         **SHARED, **({} if mode == BASELINE else CLUSTER), "evaluation.monitor": work.metric, **work.settings,
@@ -183,7 +186,7 @@ def figure(record: Record) -> Plot:
 
 
 def compared_with(record: Record) -> list[str]:
-    """Compare async with other modes, seed by seed: return lines with differences of scores and ratios of examples/s."""
+    """Return lines that compare async with other modes, seed by seed, by differences of scores and ratios of speeds."""
     rows = {(row["data"], row["mode"]): row for row in record.rows}
     names = dict.fromkeys(data for data, _ in rows)
     measured = [values for row in record.rows for values in row.values() if isinstance(values, list)]

@@ -69,10 +69,10 @@ def measured(checkout: Path, settings: Mapping[str, Any]) -> Measured:
 
 
 def compared(before: Measured, now: Measured) -> dict[str, float]:
-    """Return the figures of one round.
+    """Return the speeds of two runs and their ratios, by the columns of the table.
 
     Raises:
-      UserError: a run was over before it had a rate.
+      UserError: a run ended before its examples/s could be measured.
     """
     if not (before.examples_per_second and now.examples_per_second):
         raise UserError("--set training.steps: a run was over before it had a rate: give more steps")

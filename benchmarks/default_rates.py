@@ -60,7 +60,7 @@ COLUMNS = {
 
 
 def arm(network: str, rule: Rule, kind: str) -> Arm:
-    """Return the arm of a rule in a kind of training."""
+    """Return the arm of a study that finds the learning rate and the momentum of a rule. `kind`: a key of KINDS."""
     work, _ = SEARCHED[network]
     one = arm_of(work, network, rule, staleness=WORKERS - 1 if kind == "stale" else 0)
     if kind != "sync":
@@ -74,7 +74,7 @@ def arm(network: str, rule: Rule, kind: str) -> Arm:
 
 
 def arms_of(network: str) -> dict[tuple[str, str], Arm]:
-    """Return (kind, name of a rule) → the arm of a network.
+    """Return the arms of a network's study, by the kind of training (a key of KINDS) and the name of the rule.
 
     A rule with a staleness method is searched for stale gradients only.
     """
@@ -87,13 +87,16 @@ def arms_of(network: str) -> dict[tuple[str, str], Arm]:
 
 
 def study_of(network: str, record: Path) -> Study:
-    """Return the search of a network. The trials of the staleness chart and of the delay of one are used again."""
+    """Return the study that searches the rates of a network.
+
+    It also uses the trials of `benchmarks/staleness_chart.py` and `benchmarks/delay_of_one.py`.
+    """
     others = [RECORDS / "staleness_trials.json", RECORDS / "delay_trials.json"]
     return Study(record, list(arms_of(network).values()), used_again=others)
 
 
 def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
-    """Return a row with the best choice of each rule in each kind of training, if its search is complete."""
+    """Return a row with the best rate and momentum for each rule and kind of training whose search is complete."""
     study, rows = study_of(network, record), list[dict[str, Any]]()
     for (kind, rule), one in arms_of(network).items():
         tried = study.tried(one)
@@ -114,7 +117,7 @@ def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
 
 
 def draw(record: Path) -> None:
-    """Print the best choices of the trials that a record has."""
+    """Print a table of the best rates and momenta by the trials in a record, and write the table beside the record."""
     rows = [row for network in SEARCHED for row in rows_of(network, record)]
     print_table(keep(record.with_name("default_rates.json"), rows, COLUMNS))
 

@@ -42,7 +42,9 @@ COLUMNS = {
 
 
 def costs(study: Study) -> dict[str, list[float]]:
-    """Return rule → how many bits per byte the delay costs, for each seed that all arms have, in ascending order.
+    """Return how many bits per byte the delay costs with each seed, by the name of the rule.
+
+    The seeds are those that have a score for each rule and delay, in ascending order.
 
     Raises:
       UserError: fewer than two seeds have a score in all arms.

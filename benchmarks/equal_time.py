@@ -8,10 +8,10 @@ scores: the grid is widened until the best rate is not at its edge. In these tri
 mode computes, so that two trials can share the cores: the staleness of three workers is emulated, and an update of `sync` or
 `sync-ps` becomes an update of `single` with the batches of all workers whose gradients it averages.
 
-Then three real workers and a parameter server train for 240 s in each mode and with each seed, one run after the other. All
-processes share the cores of this machine, so a worker that waits leaves its core to the others. What three machines of their
-own would give is predicted: `simulate`, with the costs of a run that has one worker, says how many examples they train on in
-some seconds, and the measured runs say which accuracy this many examples give.
+Then three real workers and a parameter server train for 240 s in each mode and with each seed, one run after the other.
+All processes share the cores of this machine, so a worker that waits leaves its core to the others. It is also predicted
+what they would reach if each task had its own machine: `simulate` computes from the costs of a run with one worker how
+many examples such a cluster trains on in some seconds, and the measured runs show which accuracy so many examples give.
 
 An interrupted study continues with the same command, and more `--seeds` extend it. `--draw` prints the table and the
 differences of the record with Holm's correction, and draws the figure beside the record. It needs no training.
@@ -85,9 +85,9 @@ class ComparedMode:
     """A mode of the comparison.
 
     Attributes:
-      trial: the settings of the trials that choose its rate.
+      trial: the settings of the trials that choose its learning rate.
       backup_workers: how many late gradients an update does not wait for.
-      simulated: whether `simulate` predicts it.
+      simulated: whether `simulate` can predict its speed.
     """
 
     mode: str
@@ -101,16 +101,16 @@ class ComparedMode:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that it has in the comparison besides its name."""
+        """The settings of the mode in the comparison, besides its name."""
         return {"mode.backup_workers": self.backup_workers} if self.backup_workers else {}
 
     @property
     def choice(self) -> Arm:
-        """The arm that chooses the learning rate of the mode."""
+        """The arm of the study that chooses the learning rate of the mode."""
         return Arm(self.name, {**TRIED, **self.trial}, RATES, held_out=5_000, scale=100.0, averaged=3)
 
     def own_speed(self, costs: Costs, straggler: str) -> float | None:
-        """Return the predicted examples/s if each task has its own machine."""
+        """Return the predicted examples/s if each task has its own machine; None if the mode is not simulated."""
         if not self.simulated:
             return None
         cluster = SimulatedCluster(
@@ -132,14 +132,17 @@ MODES = (
 
 
 def chosen_rates(record: Path, at_a_time: int, data: Mapping[str, Any]) -> dict[str, float]:
-    """Return name of a mode → its best rate, after training the trials that the record does not have yet."""
+    """Return the best learning rate of each mode, by its name. First train the trials that the record lacks."""
     study = Study(record, [one.choice for one in MODES])
     study.train(0, at_a_time, data)
     return {one.name: one.choice.best(study.tried(one.choice)).rate for one in MODES}
 
 
 def measured_costs(root: Path, data: Mapping[str, Any]) -> Costs:
-    """Return the costs of a step of one worker that has the machine for itself."""
+    """Return the costs of a step of one worker that has the machine for itself, from the run in `root`.
+
+    If this run has not ended yet, it is trained first.
+    """
     if not RunDir(root).summary.exists():
         shutil.rmtree(root, ignore_errors=True)  # a run that was interrupted
         steps = {"training.steps": COST_STEPS, "cluster.evaluator": False}
@@ -188,13 +191,16 @@ def rows_of(runs: Sequence[RunRecord], costs: Costs) -> list[dict[str, Any]]:
 
 
 def _percents(shares: Sequence[float | None]) -> list[float] | None:
-    """Return accuracies in percent; None if one of the runs does not have it."""
+    """Return the accuracies of some runs in percent; None if one of them is None."""
     known = [100 * share for share in shares if share is not None]
     return known if len(known) == len(shares) else None
 
 
 def figure(record: Record) -> Plot:
-    """Return the accuracy over time: measured above and predicted below, with equally fast workers and with a slow one."""
+    """Return the figure of a record: the accuracy over time, measured above and predicted below.
+
+    The panels on the left show equally fast workers, those on the right one slow worker.
+    """
     style = line_styles([one.name for one in MODES])
     with plot_style():
         drawn, lines = grid(2, 2, 2.6)

@@ -1,4 +1,4 @@
-"""Measure the figures of README: what its recipes reach, the cluster and other ways to train, and one slow worker.
+"""Measure the numbers in README: the results of its recipes, other ways to train, and the cost of one slow worker.
 
     python -m benchmarks.headline --data-dir DATA --ddp-python ENV/bin/python
 
@@ -64,7 +64,7 @@ class Repeated:
     """A training that is measured with several seeds.
 
     Attributes:
-      title: begins the name of each of its figures.
+      title: the beginning of the name of each of its figures in the record.
       config: the file with its settings; None for the defaults.
       overrides: further settings by their dotted keys, which win over the file.
     """
@@ -74,11 +74,11 @@ class Repeated:
     overrides: Mapping[str, object] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that decide what it computes: section → setting → value."""
+        """Return the settings that decide what the training computes: section → setting → value."""
         return build_config(self.config, dict(self.overrides)).model_dump(mode="json", include=MEASURED_SECTIONS)
 
     def measure(self, seeds: int, data: Mapping[str, object]) -> Rows:
-        """Train once for each seed. Figures that a summary does not have are left out."""
+        """Train once for each seed, and return a row for each figure. Figures that no summary has are left out."""
         summaries = []
         for seed in range(seeds):
             print_line(f"{self.title} {seed + 1}/{seeds}")
@@ -142,7 +142,7 @@ def bench(
     straggler: str | None = None,
     ddp_python: Path | None = None,
 ) -> Result:
-    """Run `bench` in the default precision of a run, and return the result of its one case."""
+    """Run the command `bench` for one network, in the default precision of a run, and return the result."""
     prepare_for_tensorflow()
     benchmark = cases.benchmark(arms, [model], [machine.fastest_precision()], straggler, ddp_python, values)
     (result,) = throughput.report(benchmark, rounds, None, make_console(), notify=print_line)

@@ -91,7 +91,7 @@ class Server:
         self._running.wait()
 
     def end(self) -> None:
-        """Kill both processes."""
+        """Kill the process of the task, and the process that stands by."""
         for process in (self._running, self._next):
             if process is not None:
                 process.kill()
@@ -141,7 +141,10 @@ def add_one(counts: list[tf.Variable], step: tf.Tensor) -> None:
 
 
 def counted(kills: int, seed: int) -> dict[str, int]:
-    """Train while workers are killed, and return the row of the table. `seed`: of the moments and of the workers."""
+    """Train while workers are killed, and return the row of the table.
+
+    `seed`: decides which workers are killed, and when.
+    """
     with cluster() as (coordinator, workers):
         with coordinator.strategy.scope():
             counts = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
@@ -151,7 +154,7 @@ def counted(kills: int, seed: int) -> dict[str, int]:
             coordinator.strategy.run(partial(add_one, counts), args=(step,))
 
         def train(until: threading.Event) -> int:
-            """Train at least twice, and until the event is set. Return the number of scheduled steps."""
+            """Schedule steps until the event is set, but at least twice. Return the number of scheduled steps."""
             scheduled = 0
             while scheduled <= SCHEDULED_AT_ONCE or not until.is_set():
                 for step in range(scheduled, scheduled + SCHEDULED_AT_ONCE):
@@ -171,7 +174,10 @@ def counted(kills: int, seed: int) -> dict[str, int]:
 
 
 def row_of(kills: int, scheduled: int, counts: Sequence[np.ndarray]) -> dict[str, int]:
-    """Return the row of the table. `counts`: the final values of the variables, float32."""
+    """Return the row of the table, with the number of updates that exceed the scheduled steps.
+
+    `counts`: the final values of the variables, float32.
+    """
     seen = np.concatenate([values.ravel() for values in counts])
     least, most = int(seen.min()) - scheduled, int(seen.max()) - scheduled
     return {"kills": kills, "scheduled": scheduled, "least": least, "most": most}

@@ -43,7 +43,10 @@ COLUMNS = {"line": Column(heading="line"), "mutant": Column(heading="mutant"), "
 
 
 def mutants_of(source: str, chance: random.Random) -> Iterator[tuple[int, str, str]]:
-    """Yield the mutants of a module that Python can compile, in random order: line number, change, and whole source."""
+    """Yield the mutants of a module that Python can compile, in random order.
+
+    A mutant is its line number, a description of the change, and the source of the changed module.
+    """
     from cosmic_ray.ast import ast_nodes, get_ast  # type: ignore[import-not-found]
     from cosmic_ray.mutating import mutate_code  # type: ignore[import-not-found]
     from cosmic_ray.operators.provider import OperatorProvider  # type: ignore[import-not-found]
@@ -99,7 +102,10 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -> tuple[str, str]:
-    """Run tests in a fork of this process. Return "passed", "failed" or "hung", and what pytest printed."""
+    """Run tests in a fork of this process. Return "passed", "failed" or "hung", and what pytest printed.
+
+    `limit_s`: the seconds after which the tests count as hung, and are killed.
+    """
     log = project / "mutants.log"
     child = os.fork()
     if child == 0:

@@ -71,7 +71,7 @@ def rows_of_numbers() -> Arrays:
 
 
 def rows_with(target: Callable[[np.random.Generator, np.ndarray], np.ndarray]) -> Arrays:
-    """Return generated rows of eight numbers, and targets that are drawn for them."""
+    """Return generated rows of eight numbers, float32, and the targets that the function `target` draws for them."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(12_000, 8)).astype("float32")
     return split(10_000, x, target(draw, x))
@@ -283,7 +283,7 @@ def as_pictures(images: Any) -> Any:
 
 
 class SmallActivity(layers.Layer):
-    """Adds the mean square of its inputs to the loss."""
+    """A layer that returns its inputs, and adds 0.01 times their mean square to the loss."""
 
     def call(self, hidden: Any) -> Any:
         self.add_loss(0.01 * keras.ops.mean(keras.ops.square(hidden)))

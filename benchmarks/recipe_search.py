@@ -117,14 +117,17 @@ class Variant(Arm):
 
     @property
     def work(self) -> float:
-        """The work of the training, in epochs of whole images: an image of half the height and width is a quarter."""
+        """The work of the training, in epochs of full-size images.
+
+        An image of half the height and half the width counts as a quarter of an image.
+        """
         config = build_config(None, dict(self.settings))
         assert config.training.epochs is not None
         return config.training.epochs * config.schedule.left(0.0) * config.schedule.image_scales[0].scale ** 2
 
 
 def variants() -> list[Variant]:
-    """Return all variants. The whole training is one part of it, so that nothing is scored before its end."""
+    """Return all variants. Each has one checkpoint, at the end of its training, so that nothing is scored earlier."""
     found = []
     for name, changes in VARIANTS.items():
         settings = {**BASE, **({} if "optimizer.rule" in changes else MUON), **changes}

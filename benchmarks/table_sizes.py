@@ -72,7 +72,7 @@ class Measurement(NamedTuple):
       ms: the milliseconds from one update to the next.
       distinct: the number of distinct rows of a batch.
       training_bytes: the memory of all servers together while they train.
-      peak_bytes: the sum of the servers' peaks.
+      peak_bytes: the sum of the peak memory of each server.
     """
 
     ms: float
@@ -93,13 +93,13 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="table_sizes-") as folder:
         run_dir = RunDir(Path(folder) / "run")
 
-        def style(row: ProgressRow) -> None:
+        def sample_memory(row: ProgressRow) -> None:
             if row.phase == "training":
                 pids = (task.pid for task in read_json(run_dir.cluster, ClusterFile).tasks if task.type == PS)
                 with contextlib.suppress(psutil.Error):  # A server may have ended since.
                     samples.append(sum(psutil.Process(pid).memory_info().rss for pid in pids))
 
-        ps_cluster.train(run_dir=run_dir.root, settings=settings, on_progress=style)
+        ps_cluster.train(run_dir=run_dir.root, settings=settings, on_progress=sample_memory)
         ledger, summary = read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     half = len(ledger) // 2
     seconds = ledger["applied_time"].max() - sorted(ledger["applied_time"])[half]

@@ -1,4 +1,4 @@
-"""Train by the command `run`, in a process of its own, as a user would."""
+"""Train by the command `run` in a separate process, as a user would."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def train(
 
     Args:
       root: the run directory, which the run creates.
-      settings: by their dotted keys. All other settings are those of `config`, or of the network's recipe.
+      settings: settings by their dotted keys. All other settings are those of `config`, or of the network's recipe.
       config: a file with settings.
-      may_diverge: whether a run that diverged is a result too.
+      checkout: the folder of the checkout.
+      may_diverge: whether to accept a run that diverged. Otherwise it counts as failed.
+
     Raises:
       RunFailed: the run failed.
     """

@@ -64,7 +64,7 @@ class Choice(BaseModel):
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to train.
+    """One of the ways to train that a study compares.
 
     Attributes:
       name: its name, which is unique in a study.
@@ -111,12 +111,12 @@ class Arm:
 
 
 class Trial(BaseModel):
-    """One training.
+    """One training of an arm, with its score.
 
     Attributes:
       held_out: the number of training examples that were held out and scored; 0: the test examples were scored.
       score: the metric of the last weights, or the mean of the last scores (`Arm.averaged`); None if the training diverged.
-      commit: the code that trained.
+      commit: the commit of the code that trained.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -139,7 +139,8 @@ class Difference:
     """A difference between trainings, taken seed by seed.
 
     Attributes:
-      values: in the units of the table, one for each seed that all compared trainings have.
+      text: the name of the difference.
+      values: a difference for each seed that all compared trainings have, in the units of the table.
     """
 
     text: str
@@ -191,7 +192,7 @@ def _trials_in(record: Path) -> list[Trial]:
 
 
 class Study:
-    """The trials of some arms, which are kept in a record."""
+    """A study that compares arms. It trains their trials, and keeps all trials in a record."""
 
     def __init__(self, record: Path, arms: Sequence[Arm], used_again: Sequence[Path] = ()):
         """Read the trials that the records already have.
@@ -215,9 +216,9 @@ class Study:
         return {trial.choice: trial.score for trial in self._all if trial.arm == arm.name and trial.held_out}
 
     def finals(self, arm: Arm) -> dict[int, Trial]:
-        """Return the final trials of an arm by their seeds, without those of another choice than its best one.
+        """Return the trials with the best choice of an arm that were scored on the test examples, by their seeds.
 
-        A study whose trials are used again may have chosen otherwise, because it tried less.
+        Trials of another choice are left out. They may come from another study, which tried fewer choices.
         """
         trials = [trial for trial in self._all if trial.arm == arm.name and not trial.held_out]
         if tried := self.tried(arm):
@@ -253,7 +254,12 @@ class Study:
         return choices + sorted(finals, key=lambda trial: trial.seed)
 
     def train(self, seeds: int, at_a_time: int, data: Mapping[str, Any] = {}) -> None:
-        """Train all runs of the study that are missing. `data`: settings that locate the data, e.g. `data.data_dir`.
+        """Train all trials of the study that are missing.
+
+        Args:
+          seeds: the number of final trials of each arm.
+          at_a_time: the number of trainings that run at the same time.
+          data: settings that locate the data, e.g. `data.data_dir`.
 
         Raises:
           RunFailed: a training failed. Trials that ended before are kept.

@@ -66,7 +66,7 @@ class Calibration:
         return [share_of(total, count) for total, count in zip(sums, self.counts)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts and means of the bins, and the calibration error computed from them, for results.json."""
+        """Return the bins, the calibration error and the overconfidence for results.json."""
         return {
             "expected_calibration_error": self.expected_error,
             "overconfidence": self.overconfidence,

@@ -48,7 +48,7 @@ class LabelRow:
 
 
 class LabelResults(Analysis):
-    """The analysis of predicted probabilities of labels. A label counts as predicted if its probability is above 1/2."""
+    """The analysis of predicted probabilities of labels. A label is predicted if its probability is above 1/2."""
 
     heading, worst = "Labels", "labels with the lowest F1"
     table_columns = ("label", "F1", "found", "precision", "accuracy", "with label", "predicted")

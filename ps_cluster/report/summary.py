@@ -166,7 +166,10 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Add the newest scores and the recomputed updates of the proof to a summary, and the fields that depend on them."""
+    """Return a copy of a summary with the newest scores and the recomputed updates of its proof.
+
+    The fields that depend on these are updated too.
+    """
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
     changes: dict[str, object] = {"evaluation": evaluation}
