@@ -26,8 +26,8 @@ class Curves:
     """The points of the curves of a run.
 
     Attributes:
-      trained: means over the updates between two progress rows. For a long run, only some rows are read, evenly
-        spaced.
+      trained: progress rows, whose values are means over the updates since the previous row. Of a long run, only some
+        rows are read, evenly spaced.
       tested: the scores of checkpoints.
       metric: the metric of the objective.
       unit: the plural noun for the examples, e.g. "images".

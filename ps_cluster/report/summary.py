@@ -74,7 +74,8 @@ class EndedRun:
       machine, usage: the machine, and the resources that the command used.
       network: whether other programs could reach the ports of the run.
       early_stop: why the training was stopped early; None if it was not.
-      leaders: the number of successive leaders of the training if its tasks are started by hand; else None.
+      leaders: the number of successive leaders of the training, if its tasks are started separately, by the command
+        `task`; else None.
     """
 
     outcome: Outcome
