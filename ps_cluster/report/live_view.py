@@ -16,7 +16,6 @@ from ps_cluster.files.values import with_noun
 from ps_cluster.report.run_state import RunState, clock_text, synthetic_notice
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
-_STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
 _BAR_WIDTH = 20  # columns of the longest bar
 _ROOMY = 76  # the fewest columns of a terminal that has room for bars
 
@@ -80,7 +79,7 @@ def _task_table(state: RunState, width: int) -> Table:
             if all_updates := updates.total():
                 cells[2] = _share(updates[task.index] / all_updates, roomy)
         name = f"{task.type} {task.index}" if task.type in (WORKER, PS) else task.type
-        shown = Text(how, _STATE_COLOURS.get(how, "default"))
+        shown = Text(how, "green" if how == "running" else "default")
         if restarts:
             shown.append(f", {with_noun(restarts, 'restart')}", "yellow")
         table.add_row(name, str(pid or "–"), shown, *cells)

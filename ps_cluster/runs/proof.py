@@ -359,7 +359,8 @@ def audit(
       scheduled: the ids of the updates that the chief handed out.
       total: the number of updates that the run should have; None if it was stopped early.
       on_rows: called from time to time with the number of rows read since the last call.
-      may_lack_updates: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
+      may_lack_updates: whether updates that were handed out may be missing, because they were lost or the next leader
+        repeats them.
     """
     problems: list[str] = []
     shards, audits = [], []
