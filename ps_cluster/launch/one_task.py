@@ -32,7 +32,7 @@ from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import check_network, described_objective
-from ps_cluster.launch.one_task_decisions import RendezvousLimits, decisions_for, taken
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, decisions_for, port_taken_message
 from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_arguments import TaskArguments
@@ -367,7 +367,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
             return check_is_free(address)
         except OSError as error:
             if time.monotonic() >= until:
-                raise UserError(taken(task, topology)) from error
+                raise UserError(port_taken_message(task, topology)) from error
         time.sleep(_PORT_INTERVAL_S)
 
 
