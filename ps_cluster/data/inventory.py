@@ -92,7 +92,7 @@ def copies(cache_dir: Path) -> list[PackedCopy]:
     """Return all packed copies in the cache, newest first. Their arrays are not read."""
     folder = packed_folder(cache_dir)
     directories = [path for path in folder.glob("[!.]*") if path.is_dir()] if folder.is_dir() else []
-    return sorted((open_copy(path) for path in directories), key=lambda copy: -(copy.packed_at or 0))
+    return sorted((open_copy(path) for path in directories), key=lambda copy: -(copy.packed_time or 0))
 
 
 def open_copy(directory: Path, *, whole: bool = False) -> PackedCopy:

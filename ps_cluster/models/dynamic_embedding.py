@@ -75,14 +75,14 @@ class DynamicEmbedding(keras.Layer):
     def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""
         self.embeddings = self.add_weight(
-            shape=(self.form.places, self.output_dim),
+            shape=(self.form.capacity, self.output_dim),
             initializer="zeros",
             dtype="float32",
             name="embeddings",
             autocast=False,
         )
         self.keys = self.add_weight(
-            shape=(self.form.places,), initializer=_empty, dtype="int64", name="keys", trainable=False
+            shape=(self.form.capacity,), initializer=_empty, dtype="int64", name="keys", trainable=False
         )
         self.built = True
 

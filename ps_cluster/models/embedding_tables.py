@@ -43,7 +43,7 @@ class Table:
     @property
     def rows(self) -> int:
         """The number of rows that the table has room for."""
-        return self.keyed.indices if self.keyed else int(self.layer.input_dim)
+        return self.keyed.capacity if self.keyed else int(self.layer.input_dim)
 
     @property
     def keyed(self) -> KeyedRows | None:

@@ -39,7 +39,7 @@ class KeyedRows:
     expire_after: int | None = None  # a row is evicted after this many versions without an update; None: never
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         return self.buckets * self.ways
 
     @property

@@ -80,7 +80,7 @@ def form(spec: ExampleSpec) -> str:
 def _cells_of(copy: PackedCopy) -> tuple[Text, Text]:
     """Return the second and third cell of the row of a packed copy. Each has several lines."""
     dataset, name = copy.dataset, Text(copy.directory.name, "dim")
-    packed = copy.packed_at
+    packed = copy.packed_time
     day = "no date" if packed is None else time.strftime("%Y-%m-%d", time.localtime(packed))
     facts = f"{megabytes(copy.bytes)}\n{day}"
     if dataset is None:
@@ -108,7 +108,7 @@ def _origin(entry: Entry) -> str:
 
 
 def _copy_as_json(copy: PackedCopy) -> Json:
-    about: Json = {"directory": str(copy.directory), "bytes": copy.bytes, "packed_at": copy.packed_at}
+    about: Json = {"directory": str(copy.directory), "bytes": copy.bytes, "packed_at": copy.packed_time}
     if copy.dataset is None:
         return about | {"damaged": copy.problem}
     spec = copy.dataset.spec

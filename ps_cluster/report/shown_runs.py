@@ -45,7 +45,7 @@ class ShownRun:
       page: the page with its results; None if there is none, or if another user could have written it.
     """
 
-    list_run: ListedRun
+    listed: ListedRun
     is_generated: bool
     staleness_shares: Sequence[tuple[int, float]]
     tested: Mapping[Measure, list[Point]]

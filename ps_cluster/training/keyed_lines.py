@@ -42,7 +42,7 @@ class TableOccupancy:
         self.uses = [
             KeyedUse(
                 name=form.name,
-                places=form.places,
+                places=form.capacity,
                 rows=int((state[:, : form.ways] != EMPTY).sum()),
                 ended=int(state[:, -1].sum()),
             )

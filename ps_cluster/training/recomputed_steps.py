@@ -124,7 +124,7 @@ class RecomputedSteps:
         groups = sorted({int(name.partition("_")[0]) for name in shards[0].keyed})
         layers = [one for one in layers_of(self._model) if isinstance(one, DynamicEmbedding) and one.trainable]
         for group, layer in zip(groups, layers, strict=True):
-            found = np.full(layer.form.places, EMPTY)
+            found = np.full(layer.form.capacity, EMPTY)
             for shard in shards:
                 keys, places, given = (shard.keyed[f"{group}_{name}"] for name in ("keys", "places", "given"))
                 found[places[places >= 0]] = keys[places >= 0]

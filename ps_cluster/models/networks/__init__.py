@@ -26,7 +26,7 @@ Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, m
 """The numbers of units of successive dense layers."""
 
 
-def found(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> list[dict[str, Any]]:
+def tuned_settings(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> list[dict[str, Any]]:
     """Return one entry for each of `modes`, for the table `modes` of a network's recipe (`config.recipe.FoundRates`).
 
     Each entry has optimizer settings that were found on held-out examples, for a mode, a number of workers and a batch
