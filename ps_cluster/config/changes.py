@@ -104,6 +104,6 @@ def rate_origin(config: RunConfig) -> str:
     if has_rates(config):
         others = found_rates(NETWORKS[model])
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
-        have = f" (rates were found for these workers x batch: {', '.join(known)})" if known else ""
+        have = f" (rates were found for these numbers of workers x batch sizes: {', '.join(known)})" if known else ""
         return f"the rate of {model} for all modes, because none was found for {place}{have}"
     return f"the default of {model}"

@@ -45,21 +45,21 @@ class UpdateParts:
     updates_before: int  # the number of updates that the shard had applied before
     factors: np.ndarray  # [k], the learning-rate factors of the weights
     decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
-    share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
+    gradient_scale: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
     # The positions among the k values, in order, of the matrices that the rule needs as a whole.
     matrices: Sequence[Matrix] = ()
 
     @property
-    def shared_gradient(self) -> np.ndarray:
-        """The gradient, scaled by `share`."""
-        shared: np.ndarray = self.gradient if self.share is None else self.share * self.gradient
-        return shared
+    def scaled_gradient(self) -> np.ndarray:
+        """The gradient, scaled by `gradient_scale`."""
+        scaled: np.ndarray = self.gradient if self.gradient_scale is None else self.gradient_scale * self.gradient
+        return scaled
 
     @property
     def decayed_weights(self) -> np.ndarray:
-        """The weights after their decay: w - share x learning rate x decay x w."""
-        share = 1.0 if self.share is None else self.share
-        decayed: np.ndarray = self.weights * (1 - share * self.learning_rate * self.decay)
+        """The weights after their decay: w - gradient_scale x learning rate x decay x w."""
+        gradient_scale = 1.0 if self.gradient_scale is None else self.gradient_scale
+        decayed: np.ndarray = self.weights * (1 - gradient_scale * self.learning_rate * self.decay)
         return decayed
 
 
@@ -83,10 +83,10 @@ class ArrivedParts:
 
 @dataclass(frozen=True)
 class CorrectedParts:
-    """The result of a staleness method: the gradient to apply, [k], its factor `share`, and the changed slots."""
+    """The result of a staleness method: the gradient to apply, [k], its factor `gradient_scale`, and the changed slots."""
 
     gradient: np.ndarray
-    share: np.ndarray | float | None = None
+    gradient_scale: np.ndarray | float | None = None
     slots: Slots | None = None
 
 

@@ -102,8 +102,8 @@ class Mode(Named, ABC):
       Settings: the class of the section `mode`, with this mode's own settings.
       cluster: the cluster that the mode runs on.
       synchrony: how the workers wait for each other, and whether gradients can be stale.
-      unused_settings: the settings (dotted keys) and whole sections that the mode does not use. Settings of tasks that
-        the mode's cluster does not have need not be listed.
+      unused_settings: the settings (dotted keys) and whole sections that the mode does not use. If the
+        mode's cluster lacks a task type, the settings of such tasks need not be listed.
       own_rule: the only optimizer rule that the mode works with, or None if it works with any rule.
       has_tables: whether the rows of embedding tables are pulled and pushed individually (training/table_limits.py).
       shard: the class of the shard that each parameter server (or each worker of a split network) holds.

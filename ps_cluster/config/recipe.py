@@ -220,7 +220,10 @@ def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSo
 
 
 def _staleness_method(settings: NestedSettings) -> SettingsSource:
-    """Return the chosen rule's default staleness method, or no settings if parameter servers don't use the rule."""
+    """Return settings with the default staleness method of the chosen optimizer rule.
+
+    They are empty if the parameter servers don't apply this rule.
+    """
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.synchrony.takes_local_steps or not uses(mode.name, METHOD):
         return SettingsSource("", {})

@@ -167,7 +167,7 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
         manifest = read_manifest(directory)
         dataset = _of_manifest(directory, manifest)
         if manifest.bytes != sizes(dataset.spec, {"train": dataset.train_examples, "test": dataset.test_examples}):
-            raise Malformed("the sizes of the files in its manifest do not fit the numbers of examples there")
+            raise Malformed("in its manifest, the sizes of the files do not fit the numbers of examples")
         for name, size in manifest.bytes.items():
             status = (directory / name).stat()
             if not stat.S_ISREG(status.st_mode):

@@ -295,7 +295,7 @@ class Recomputation:
           before: the version of the shard before the update.
         """
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
-        weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
+        weights, gradient, gradient_scale = slots.pop("weights"), shard.gradient.astype(np.float64), None
         method, changed = METHODS[config.staleness.method], dict[str, np.ndarray]()
         if "staleness" not in self._mode.unused_settings:
             arrived = ArrivedParts(
@@ -303,17 +303,21 @@ class Recomputation:
             )
             if (corrected := method.equation(config.staleness, arrived)) is None:
                 return None
-            gradient, share, changed = corrected.gradient, corrected.share, dict(corrected.slots or {})
+            gradient, gradient_scale, changed = (
+                corrected.gradient,
+                corrected.gradient_scale,
+                dict(corrected.slots or {}),
+            )
         factors, decay = (vector[shard.positions] for vector in (steps.factors, steps.decay))
         rate, updates_before = sample.header.gradients[0].learning_rate, before
         if (every := method.gathered_gradients(config) or 1) > 1:
-            gathered = slots["gathered"] + (1.0 if share is None else share) * gradient
+            gathered = slots["gathered"] + (1.0 if gradient_scale is None else gradient_scale) * gradient
             if (before + 1) % every:
                 kept = {**changed, "weights": weights, "gathered": gathered}
                 return self._after_lookahead(kept, slots, before + 1)
-            gradient, share, updates_before = gathered / every, None, before // every
+            gradient, gradient_scale, updates_before = gathered / every, None, before // every
             changed["gathered"] = 0 * gathered
-        parts = UpdateParts(weights, gradient, slots, rate, updates_before, factors, decay, share, matrices)
+        parts = UpdateParts(weights, gradient, slots, rate, updates_before, factors, decay, gradient_scale, matrices)
         made = self._mode.equation(config, parts)
         if made is None:
             made = RULES[config.optimizer.rule].equation(method.optimizer(config), parts)

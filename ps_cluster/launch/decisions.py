@@ -209,7 +209,7 @@ class Decisions:
         return (StopTraining(), self._ended()) if is_over else (StopTraining(),)
 
     def stops_at_once(self, requests: int) -> bool:
-        """Return whether the run ends without a drain after this number of further requests to stop."""
+        """Return whether `requests` more requests to stop end the run at once, without finishing the steps under way."""
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:

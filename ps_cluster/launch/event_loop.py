@@ -92,7 +92,7 @@ class EventLoop:
         return self._ending
 
     def stops_at_once(self) -> bool:
-        """Return whether requests to stop that the loop has not reported yet will end the run without a drain."""
+        """Return whether requests to stop that the loop has not reported yet will end the run at once."""
         return self.decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _carry_out(self, decided: Actions) -> None:

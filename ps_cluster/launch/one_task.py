@@ -287,8 +287,8 @@ class OneTask:
 def failed_for_good(run_dir: RunDir) -> str | None:
     """Return, on one line, why the training in a run directory can never continue, or None if it may continue.
 
-    Without this check, a leader that is started again would wait for tasks that have ended with the training, and then
-    find that all updates were applied before.
+    Without this check, a leader that is started again would wait for tasks that ended when the training ended. Only
+    then would it find that all updates are already applied.
     """
     ended = None
     with contextlib.suppress(UserError):

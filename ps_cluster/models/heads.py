@@ -48,7 +48,7 @@ class Head(ABC):
     The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
-      prediction_head: the head for only the output that is the prediction, and for its target.
+      prediction_head: a head for the output that is the prediction and its target, without the other outputs.
     """
 
     prediction_head: ObjectiveHead

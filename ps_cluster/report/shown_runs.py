@@ -92,7 +92,7 @@ def _staleness_shares(files: RunFiles) -> list[tuple[int, float]]:
 
 
 def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int) -> list[tuple[int, float]]:
-    """Return the cumulative distribution of staleness, up to the first share of 1.
+    """Return pairs of a staleness and the share of steps with at most this staleness. The list ends when the share is 1.
 
     Args:
       counts: (staleness, number of steps), in ascending order.

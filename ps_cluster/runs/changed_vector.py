@@ -1,4 +1,7 @@
-"""Read a vector from a snapshot that holds only what has changed in the vector since a full state. No TensorFlow."""
+"""Read a vector from a snapshot that holds only what has changed in the vector since the last full snapshot.
+
+This module does not import TensorFlow.
+"""
 
 from __future__ import annotations
 

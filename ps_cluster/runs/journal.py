@@ -84,9 +84,10 @@ class CountedWork(Row):
 
 
 class JournalPart(NamedTuple):
-    """The part of a leader's journal file that counts, which is its first `rows` rows.
+    """The valid part of a leader's journal file: its first `rows` rows.
 
-    `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the previous piece.
+    `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the
+    part before it, which an earlier leader wrote.
     """
 
     path: Path

@@ -41,7 +41,7 @@ class TrainingTimes(Row):
         if (self.first_update is None) != (self.last_update is None):
             raise ValueError("only one of first_update and last_update is given")
         if self.resumed_update is not None and not self.stood:
-            raise ValueError("there is a resumed_update, but stood is empty")
+            raise ValueError("'resumed_update' is set, but 'stood' is empty")
         return self
 
     @property

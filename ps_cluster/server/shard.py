@@ -51,7 +51,7 @@ NO_STEP = -1  # instead of a step id if there is no step
 
 
 def columns_by_name(columns: tf.Tensor) -> WorkerColumns:
-    """Return by name the columns of a ledger row that the worker provides, float64 [] each. `columns`: float64 [k]."""
+    """Split the worker's part of a row of the ledger, float64 [k], into its columns by name, float64 [] each."""
     return WorkerColumns(*tf.unstack(columns, len(WORKER_COLUMNS)))
 
 
@@ -133,7 +133,7 @@ class ParameterShard:
     methods keep the ledger and the version exact. Each hook is called by the hook under which it is indented. The text
     on the right says when:
 
-        execute_push                        a push that no pull follows; overridden if pushes wait (see `Capabilities`)
+        execute_push                        a push without a following pull; override it if pushes wait (see `Capabilities`)
             receive                         any push, in the critical section
                 refuse_or_apply
                     refuse
@@ -468,10 +468,10 @@ class ParameterShard:
         Args:
           factor: float32 [], multiplies the learning rate.
         """
-        gradient, share = self._correction.correct(push.gradient, arrival)
+        gradient, gradient_scale = self._correction.correct(push.gradient, arrival)
         rate = tf.cast(push.from_worker.learning_rate, tf.float32) * factor
-        with tf.control_dependencies(self._apply_rows(push.rows, rate, share)):
-            return self.apply_gradient(gradient, rate, push.fresh, share)
+        with tf.control_dependencies(self._apply_rows(push.rows, rate, gradient_scale)):
+            return self.apply_gradient(gradient, rate, push.fresh, gradient_scale)
 
     def apply_mean(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, rows: PushedRows = NOTHING_PUSHED
@@ -489,29 +489,31 @@ class ParameterShard:
         version, all_workers = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
         return self.samples.keep_change(version, all_workers, version, gradient, fresh, change)
 
-    def _apply_rows(self, rows: PushedRows, learning_rate: tf.Tensor, share: tf.Tensor | None) -> list[tf.Operation]:
+    def _apply_rows(
+        self, rows: PushedRows, learning_rate: tf.Tensor, gradient_scale: tf.Tensor | None
+    ) -> list[tf.Operation]:
         """Apply a push to the rows of embedding tables. Call this before `apply_gradient`, which counts the update."""
         rate, before = self._rule.used_rate(learning_rate), self.version.read_value()
         return [
-            table.apply(RowUpdate(indices, gradient, rate, before, share))
+            table.apply(RowUpdate(indices, gradient, rate, before, gradient_scale))
             for table, indices, gradient in zip(self.tables, rows.indices, rows.gradients, strict=True)
         ]
 
     def apply_gradient(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, gradient_scale: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Apply one update to the parameters; return the new version, int64 [].
 
         Args:
           gradient: float32 [n]. learning_rate: float32 []. fresh: float32 [m], as in `Push`.
-          share: as for `UpdateRule.apply`.
+          gradient_scale: as for `UpdateRule.apply`.
         """
         learning_rate = self._rule.used_rate(learning_rate)
         before = self.version.read_value()
         weights_before = self.weights.read_value() if self._correction.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs the operations.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._change_weights(gradient, learning_rate, before, share)
+            applied = self._change_weights(gradient, learning_rate, before, gradient_scale)
         with tf.control_dependencies([applied, self.update_statistics(fresh)]):
             seen = self._correction.after_update(weights_before, learning_rate) if self._correction.needs_step else []
             version = self.version.assign_add(1)
@@ -519,7 +521,7 @@ class ParameterShard:
         return after(self.history.write(version), version)
 
     def _change_weights(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         """Apply a gradient to the weights.
 
@@ -530,8 +532,8 @@ class ParameterShard:
         """
         slot, every = self._gathered, self._gathered_gradients
         if slot is None or every == 1:
-            return self._rule.apply(gradient, learning_rate, before, share)
-        gathered = slot.read_value() + times(share, gradient)
+            return self._rule.apply(gradient, learning_rate, before, gradient_scale)
+        gathered = slot.read_value() + times(gradient_scale, gradient)
 
         def change() -> tf.Operation:
             applied = self._rule.apply(gathered / every, learning_rate, before // every)

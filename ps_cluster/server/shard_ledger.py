@@ -29,9 +29,11 @@ class ShardLedger:
         self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
 
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return the steps for a snapshot, int64 [1 + k]: `closed`, then id + 1 of each accepted step from `closed` on.
+        """Return what a snapshot stores of the steps, int64 [1 + k].
 
-        A snapshot also holds `accepted`. It does not hold the rows, because they are in the chief's journal.
+        These numbers are `closed`, then id + 1 for each accepted step whose id is at least `closed`.
+
+        A snapshot also holds the number of accepted steps. It does not hold the rows, because they are in the chief's journal.
 
         Args:
           closed: int64 [], a step id. Each step below it was accepted, or will never be accepted.

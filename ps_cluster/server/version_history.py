@@ -23,7 +23,7 @@ class VersionHistory:
             self._oldest = tf.Variable(0, dtype=tf.int64)
 
     def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the vectors of version `version` - `delay`, or else of the oldest kept version, and that version.
+        """Return the vectors of version `version` - `delay`, or of the oldest version that is kept if that one is gone.
 
         The returned version is an int64 [].
         """

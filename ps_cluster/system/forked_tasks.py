@@ -148,7 +148,7 @@ class ForkServer:
         return ForkedProcess(int(answer))
 
     def _answer(self, channel: socket.socket) -> bytes:
-        """Return the server's answer. Wait in short steps, because the clock counts only time in which this process ran."""
+        """Return the server's answer. Wait in short steps, so that time in which this process was stopped does not count."""
         deadline = self._clock() + self._timeout_s
         while True:
             try:

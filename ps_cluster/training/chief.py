@@ -257,7 +257,7 @@ class Chief:
             self._work.repeat(steps)
 
     def _ask_late_workers_to_restart(self) -> None:
-        """Ask workers to start again if they have not pushed in the open round long after other workers have pushed.
+        """Ask workers to start again if other workers have pushed in the open round long ago, and they have not.
 
         A round needs every worker, so no other worker can take over the step of a worker that answers but does not
         compute.

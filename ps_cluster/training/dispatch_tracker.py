@@ -75,5 +75,7 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return, for each open dispatch, the pid of the process that pushed its newest update; None if it has none."""
+        """Return, for each dispatch that has not ended, the pid of the process that pushed its newest update.
+
+        The pid is None if no update of the dispatch was pushed yet."""
         return [dispatch.pid for dispatch in self._open]

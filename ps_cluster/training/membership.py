@@ -52,7 +52,7 @@ class Membership:
           reason_to_refuse: returns why a new worker can't take part; None if it can.
           keep_s: how many seconds servers keep this process's resources after its last sign of life; None for
             TensorFlow's default.
-          lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
+          lost_after_s: a member that does not answer delays the joining of other workers for at most this many seconds.
           reach: gets workers as index → host:port, and returns the indices of the workers whose servers answer.
           disconnect: ends the connections to an address.
         """

@@ -29,7 +29,7 @@ class _RecomputedPeriods(RecomputedSteps):
         return None
 
     def _rounded(self, weights: np.ndarray) -> np.ndarray:
-        """Return weights, float64 [n], rounded to the dtype in which they are sent, as float32 [n]."""
+        """Round weights, float64 [n], to the dtype in which they are sent to workers. Returns float32 [n]."""
         return np.asarray(tf.cast(tf.cast(tf.constant(weights, tf.float32), self._dtype), tf.float32))
 
     def _batches_of(self, gradient: SampledGradient) -> list[int]:

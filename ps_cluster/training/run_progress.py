@@ -161,7 +161,10 @@ class RunProgress:
         return held_at is not None and self.scheduled_updates.first_missing >= held_at
 
     def note_scheduled(self, updates: np.ndarray) -> None:
-        """Count `updates` (int64 [k]), which were handed out as one dispatch. Without rounds, they are step ids."""
+        """Count updates that were handed out together.
+
+        `updates`: int64 [k], the step ids of a dispatch, or in a mode with rounds the numbers of the rounds.
+        """
         with self._handing_out:
             self.scheduled_updates.add(updates)
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers

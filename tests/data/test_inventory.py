@@ -48,7 +48,9 @@ def test_copies_are_listed_newest_first_and_folders_that_are_being_written_are_n
     shutil.copytree(new, packed_folder(cache) / ".cifar10.1.beef.tmp")
     found = entry(cache, "cifar10").copies
     assert [copy.directory for copy in found] == [new, old]
-    assert found[1].packed_time == 1000 and found[1].bytes > 40 * 3072 and found[1].dataset.source == "/from/here.tar.gz"
+    assert (
+        found[1].packed_time == 1000 and found[1].bytes > 40 * 3072 and found[1].dataset.source == "/from/here.tar.gz"
+    )
 
 
 def test_a_data_set_of_a_users_own_is_listed_by_its_name_and_its_code_is_not_run(cache, tmp_path):

@@ -35,12 +35,12 @@ class CountingShard(ParameterShard):
         return super().state | {"toy_whole": self._whole}
 
     def apply_gradient(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, gradient_scale: tf.Tensor | None = None
     ) -> tf.Tensor:
         whole = tf.equal(self.version.read_value() % self._every, 0)
         with tf.control_dependencies([self._whole.assign_add([tf.cast(whole, tf.int64)], read_value=False)]):
             scaled = after([], tf.where(whole, gradient, gradient / 2))
-        return super().apply_gradient(scaled, learning_rate, fresh, share)
+        return super().apply_gradient(scaled, learning_rate, fresh, gradient_scale)
 
 
 class Toy(DefaultMode):

@@ -9,7 +9,7 @@ class Settings(RuleSettings):
 
 
 class Levelling(UpdateRule):
-    def _change(self, gradient, learning_rate, updates_before, share):
+    def _change(self, gradient, learning_rate, updates_before, gradient_scale):
         return self._weights.assign(0 * gradient + self._settings.value, read_value=False)
 
 

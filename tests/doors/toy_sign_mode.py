@@ -34,13 +34,13 @@ class SignShard(ParameterShard):
         return super().slots | {"signs": self._signs, "turned": self._turned}
 
     def apply_gradient(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, gradient_scale: tf.Tensor | None = None
     ) -> tf.Tensor:
         signs = tf.sign(gradient)
         turned = tf.reduce_mean(tf.cast(signs * self._signs.read_value() < 0, tf.float32))
         with tf.control_dependencies([turned]):
             kept = [self._signs.assign(signs, read_value=False), self._turned.assign_add(turned, read_value=False)]
-        return super().apply_gradient(after(kept, self._scale * signs), learning_rate, fresh, share)
+        return super().apply_gradient(after(kept, self._scale * signs), learning_rate, fresh, gradient_scale)
 
 
 class Majority(DefaultMode):

@@ -84,9 +84,9 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
     np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("share", [None, 0.3])
+@pytest.mark.parametrize("gradient_scale", [None, 0.3])
 @pytest.mark.parametrize("rule", ["muon", "muon_adam"])
-def test_an_update_is_what_the_equation_says(rule, share):
+def test_an_update_is_what_the_equation_says(rule, gradient_scale):
     random = np.random.default_rng(0)
     factors = LAYOUT.factors([("wide", 3.0), ("conv", 0.0)])
     of_others = {"muon": {"rate_of_nesterov": 2.5}, "muon_adam": {"rate_of_adam": 0.4}}[rule]
@@ -98,8 +98,8 @@ def test_an_update_is_what_the_equation_says(rule, share):
     for count in range(3):
         gradient = random.normal(size=LAYOUT.length).astype(np.float32)
         before, was = {name: slot.numpy() for name, slot in updates.slots.items()}, weights.numpy()
-        parts = UpdateParts(was, gradient, before, RATE, count, factors, decay, share, matrices)
-        given = None if share is None else tf.constant(share)
+        parts = UpdateParts(was, gradient, before, RATE, count, factors, decay, gradient_scale, matrices)
+        given = None if gradient_scale is None else tf.constant(gradient_scale)
         updates.apply(tf.constant(gradient), tf.constant(RATE, tf.float32), tf.constant(count, tf.int64), given)
         expected = RULES[rule].equation(settings, parts)
         assert expected.keys() == {"weights", *updates.slots}
@@ -134,12 +134,12 @@ def test_with_muon_adam_matrices_move_as_with_muon_and_all_other_weights_as_with
 
 def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_step():
     moved = {}
-    for share in (1.0, 0.25):
+    for gradient_scale in (1.0, 0.25):
         weights = tf.Variable(tf.zeros([10]))
         rule = make_rule(of().optimizer, weights, np.ones(10, np.float32), matrices=[Matrix(0, 3, 2)])
         gradient = tf.constant(np.linspace(-1, 2, 10), tf.float32)
-        rule.apply(gradient, tf.constant(RATE), tf.constant(0, tf.int64), tf.constant(share))
-        moved[share] = weights.numpy()
+        rule.apply(gradient, tf.constant(RATE), tf.constant(0, tf.int64), tf.constant(gradient_scale))
+        moved[gradient_scale] = weights.numpy()
     np.testing.assert_allclose(moved[0.25][6:], moved[1.0][6:] / 4, rtol=1e-5)
     np.testing.assert_allclose(moved[0.25][:6], moved[1.0][:6], rtol=1e-4)
 
@@ -192,8 +192,8 @@ def test_shards_change_matrices_as_one_shard_does():
             for own, part in zip(weights, parts, strict=True)
         ]
         for number, gradient in enumerate(gradients):
-            for rule, share in zip(rules, np.split(gradient, ends), strict=True):
-                rule.apply(tf.constant(share), tf.constant(RATE), tf.constant(number, tf.int64))
+            for rule, gradient_scale in zip(rules, np.split(gradient, ends), strict=True):
+                rule.apply(tf.constant(gradient_scale), tf.constant(RATE), tf.constant(number, tf.int64))
         made[servers] = np.concatenate([own.numpy() for own in weights])
     np.testing.assert_allclose(made[2], made[1], rtol=1e-5, atol=1e-6)
 

@@ -86,11 +86,11 @@ class Server:
     def _push(self, worker, staleness, version, gradient, rate):
         def apply():
             before = tf.identity(self.weights.read_value())
-            corrected, share = self.method.correct(gradient, Arrival(worker, version - staleness, version))
+            corrected, gradient_scale = self.method.correct(gradient, Arrival(worker, version - staleness, version))
             with tf.control_dependencies([before]):
-                applied = self.rule.apply(tf.identity(corrected), rate, version, share)
+                applied = self.rule.apply(tf.identity(corrected), rate, version, gradient_scale)
             with tf.control_dependencies([applied]), tf.control_dependencies(self.method.after_update(before, rate)):
-                return tf.identity(corrected), tf.ones([LENGTH]) * (1.0 if share is None else share)
+                return tf.identity(corrected), tf.ones([LENGTH]) * (1.0 if gradient_scale is None else gradient_scale)
 
         return self.section.execute(apply)
 
@@ -110,31 +110,33 @@ class Reference:
         self.backups[worker] = self.weights.copy()
 
     def push(self, worker, staleness, gradient, rate):
-        g, share = self.correct(worker, staleness, gradient.astype(np.float64))
+        g, gradient_scale = self.correct(worker, staleness, gradient.astype(np.float64))
         before = self.weights
-        self.weights = before - rate * share * decay_of(self.rule) * before + self.step(g, share, rate)
+        self.weights = (
+            before - rate * gradient_scale * decay_of(self.rule) * before + self.step(g, gradient_scale, rate)
+        )
         self.steps.append((self.weights - before) / rate)
         self.rates.append(rate)
-        return g, share * np.ones(LENGTH)
+        return g, gradient_scale * np.ones(LENGTH)
 
-    def step(self, g, share, rate):
+    def step(self, g, gradient_scale, rate):
         if self.rule == "rmsprop":
             self.variance = 0.9 * self.variance + 0.1 * g**2
-            self.mean = MOMENTUM * self.mean - rate * share * g / np.sqrt(self.variance + 1e-7)
+            self.mean = MOMENTUM * self.mean - rate * gradient_scale * g / np.sqrt(self.variance + 1e-7)
             return self.mean
         if self.rule == "adagrad":
             self.squares = self.squares + g**2
-            return -rate * share * g / (np.sqrt(self.squares) + 1e-7)
+            return -rate * gradient_scale * g / (np.sqrt(self.squares) + 1e-7)
         if self.rule == "ftrl":
             root, grown = np.sqrt(self.squares), np.sqrt(self.squares + g**2)
-            self.mean = self.mean + rate * share * g - (grown - root) * self.weights
+            self.mean = self.mean + rate * gradient_scale * g - (grown - root) * self.weights
             self.squares = self.squares + g**2
             return -self.mean / grown - self.weights
         if self.rule != "adam":
-            self.mean = (0 if self.rule == "sgd" else MOMENTUM) * self.mean - rate * share * g
-            return MOMENTUM * self.mean - rate * share * g if self.rule == "nesterov" else self.mean
+            self.mean = (0 if self.rule == "sgd" else MOMENTUM) * self.mean - rate * gradient_scale * g
+            return MOMENTUM * self.mean - rate * gradient_scale * g if self.rule == "nesterov" else self.mean
         count = len(self.steps) + 1
-        self.mean = MOMENTUM * self.mean + (1 - MOMENTUM) * share * g
+        self.mean = MOMENTUM * self.mean + (1 - MOMENTUM) * gradient_scale * g
         self.variance = 0.999 * self.variance + 0.001 * g**2
         mean, variance = self.mean / (1 - MOMENTUM**count), self.variance / (1 - 0.999**count)
         return -rate * mean / (np.sqrt(variance) + 1e-7 / np.sqrt(1 - 0.999**count))
@@ -178,16 +180,16 @@ def replay(events, *sides, seed=0, first=0):
 
 
 def assert_same(actual, expected):
-    for (gradient, share), (expected_gradient, expected_share) in zip(actual, expected, strict=True):
+    for (gradient, gradient_scale), (expected_gradient, expected_share) in zip(actual, expected, strict=True):
         np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(share, expected_share, rtol=1e-4)
+        np.testing.assert_allclose(gradient_scale, expected_share, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
         *((name, "sgd") for name in NAMES if name not in ARRIVALS),
-        # Those that scale a gradient: each rule takes the share in its own way.
+        # Those that scale a gradient: each rule applies the scale in its own way.
         *((name, rule) for name in ("inverse", "gap_aware") for rule in RULES_OF_SHARES),
     ],
 )
@@ -202,20 +204,25 @@ def test_interleaved_workers_get_what_numpy_computes(name, rule):
 
 def is_integer(answer, plain):
     """Whether a gradient is applied as it is, all of it."""
-    (gradient, share), (same, _) = answer, plain
-    return bool(np.array_equal(gradient, same.astype(np.float32)) and np.all(share == 1))
+    (gradient, gradient_scale), (same, _) = answer, plain
+    return bool(np.array_equal(gradient, same.astype(np.float32)) and np.all(gradient_scale == 1))
 
 
 def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
     method = InverseCorrection(InverseSettings(method="inverse", fades_over=100), tf.Variable([0.0]), WORKERS, WORKERS)
 
-    def share(staleness, now):
+    def gradient_scale(staleness, now):
         arrival = Arrival(None, tf.constant(now - staleness, tf.int64), tf.constant(now, tf.int64))
         return float(method.correct(tf.ones([1]), arrival)[1])
 
     # 4^-p with p = 1 - 36/100, 1 - 50/100, 0.
-    assert [share(4, 36), share(4, 50), share(4, 100), share(4, 10_000)] == pytest.approx([4**-0.64, 0.5, 1, 1])
-    assert share(0, 0) == share(1, 1) == 1
+    assert [
+        gradient_scale(4, 36),
+        gradient_scale(4, 50),
+        gradient_scale(4, 100),
+        gradient_scale(4, 10_000),
+    ] == pytest.approx([4**-0.64, 0.5, 1, 1])
+    assert gradient_scale(0, 0) == gradient_scale(1, 1) == 1
 
 
 def test_gap_aware_measures_the_gap_in_steps_of_the_highest_rate():
@@ -227,8 +234,8 @@ def test_gap_aware_measures_the_gap_in_steps_of_the_highest_rate():
     for _ in range(5):
         server.pull(0)
         server.push(0, 0, ones, RATE / 10)
-    _, share = server.push(1, 5, ones, RATE / 10)
-    np.testing.assert_allclose(share, 1 / (1 + 5 / 10), rtol=1e-3)
+    _, gradient_scale = server.push(1, 5, ones, RATE / 10)
+    np.testing.assert_allclose(gradient_scale, 1 / (1 + 5 / 10), rtol=1e-3)
 
 
 @eagerly()
@@ -279,9 +286,9 @@ def test_a_weight_that_never_moves_leaves_gap_aware_finite():
     server.weights.assign(np.zeros(LENGTH))
     server.pull(0)
     for staleness in range(3):
-        gradient, share = server.push(0, staleness, np.array([0, 1, 0, 1, 0], np.float32), RATE)
-    assert (gradient * share)[[0, 2, 4]].tolist() == [0, 0, 0]
-    assert (share[[1, 3]] > 0).all() and (share[[1, 3]] < 0.5).all()
+        gradient, gradient_scale = server.push(0, staleness, np.array([0, 1, 0, 1, 0], np.float32), RATE)
+    assert (gradient * gradient_scale)[[0, 2, 4]].tolist() == [0, 0, 0]
+    assert (gradient_scale[[1, 3]] > 0).all() and (gradient_scale[[1, 3]] < 0.5).all()
 
 
 def operations_before(tensor):

@@ -22,11 +22,11 @@ FACTORS = {"no factors": np.ones(LENGTH), "factors": np.array([1, 0, 2, 0.5, 1])
 SHARES = {"whole": None, "share": 0.3, "share of each": np.array([0, 0.2, 0.5, 0.8, 1])}
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("gradient_scale", SHARES)
 @pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "rmsprop", "adagrad", "ftrl"])
-def test_an_update_is_what_the_equation_says(name, factors, share):
-    chosen, counts = FACTORS[factors], SHARES[share]
+def test_an_update_is_what_the_equation_says(name, factors, gradient_scale):
+    chosen, counts = FACTORS[factors], SHARES[gradient_scale]
     own = {"optimizer.l1": 0.2, "optimizer.l2": 0.3} if name == "ftrl" else {"optimizer.weight_decay": 0.2}
     settings = build_config(overrides={"optimizer.rule": name, "optimizer.weight_decay": 0.0} | own).optimizer
     weights = tf.Variable(np.linspace(-1, 1, LENGTH, dtype=np.float32))
@@ -65,33 +65,40 @@ def settings_of(rule):
     return build_config(overrides={"optimizer.rule": rule, "optimizer.weight_decay": 0.0} | SETTINGS[rule]).optimizer
 
 
-def by_rows(rule, share=None):
+def by_rows(rule, gradient_scale=None):
     """Return weights and slots, float32 [ROWS, WIDTH], after the updates of rows."""
     table = TableShard(FIRST, settings_of(rule))
     for count, (indices, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
         rows = tf.constant(indices, tf.int64), tf.constant(gradient.ravel(), tf.float32)
-        table.apply(RowUpdate(*rows, tf.constant(RATE), tf.constant(count, tf.int64), share))
+        table.apply(RowUpdate(*rows, tf.constant(RATE), tf.constant(count, tf.int64), gradient_scale))
     variables = {"weights": table.rows, **table.slots}
     return {name: variable.numpy().reshape(ROWS, WIDTH) for name, variable in variables.items()}
 
 
-def by_equations(rule, share=None):
+def by_equations(rule, gradient_scale=None):
     """Return weights and slots in numpy, float64: each update changes by the rule's equation only the rows it has."""
     settings = settings_of(rule)
     first = RULES[rule].update.first_values(settings)
     now = {"weights": FIRST.astype(np.float64)} | {name: np.full([ROWS, WIDTH], start) for name, start in first.items()}
     for count, (indices, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
         slots = {name: array[indices] for name, array in now.items()}
-        parts = UpdateParts(slots.pop("weights"), gradient, slots, RATE, count, np.ones(WIDTH), np.zeros(WIDTH), share)
+        parts = UpdateParts(
+            slots.pop("weights"), gradient, slots, RATE, count, np.ones(WIDTH), np.zeros(WIDTH), gradient_scale
+        )
         for name, made in RULES[rule].equation(settings, parts).items():
             now[name][indices] = made
     return now
 
 
-@pytest.mark.parametrize("share", [None, 0.3])
+@pytest.mark.parametrize("gradient_scale", [None, 0.3])
 @pytest.mark.parametrize("rule", SETTINGS)
-def test_rows_with_a_gradient_change_as_the_equation_says_and_all_others_keep_their_weights_and_slots(rule, share):
-    found, expected = by_rows(rule, share=share and tf.constant(share)), by_equations(rule, share)
+def test_rows_with_a_gradient_change_as_the_equation_says_and_all_others_keep_their_weights_and_slots(
+    rule, gradient_scale
+):
+    found, expected = (
+        by_rows(rule, gradient_scale=gradient_scale and tf.constant(gradient_scale)),
+        by_equations(rule, gradient_scale),
+    )
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -113,7 +113,10 @@ class Cifar10(Cifar):
 
 
 def _numbered(count: int) -> ExampleSpec:
-    """Return the description of examples whose classes have numbers as names, for copies without names."""
+    """Return the description of examples whose classes are named by their numbers.
+
+    It is used for copies of the data set that lack the file of names.
+    """
     return ExampleSpec(
         {"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=tuple(map(str, range(count)))
     )

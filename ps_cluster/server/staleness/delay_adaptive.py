@@ -31,5 +31,5 @@ class DelayAdaptiveMethod(StalenessMethod[StalenessSettings]):
     correction = DelayAdaptiveCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient and its share W / max(W, staleness + 1), the factor by which the update scales it."""
+        """Return the gradient, and W / max(W, staleness + 1), the factor by which the update multiplies it."""
         return CorrectedParts(arrived.gradient, arrived.workers / max(arrived.workers, arrived.staleness + 1))

@@ -45,9 +45,9 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         square, updates, highest = (variable.read_value() for variable in self.slots.values())
         step = highest * tf.sqrt(tf.math.divide_no_nan(square, updates))
-        share = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
-        with tf.control_dependencies([share]):
-            return tf.identity(gradient), share
+        gradient_scale = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
+        with tf.control_dependencies([gradient_scale]):
+            return tf.identity(gradient), gradient_scale
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
         step = tf.math.divide_no_nan(self._weights.read_value() - before, learning_rate)
@@ -69,7 +69,7 @@ class GapAwareMethod(StalenessMethod[StalenessSettings]):
     correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient, and for each weight its share 1 / (1 + |w - w_bak| / C), see `GapAwareCorrection`."""
+        """Return the gradient, and for each weight its scale 1 / (1 + |w - w_bak| / C), see `GapAwareCorrection`."""
         square, updates = arrived.slots["step_square"], float(arrived.slots["updates"][0])
         usual = float(arrived.slots["highest_rate"][0]) * np.sqrt(square / updates if updates else 0 * square)
         gap = np.divide(np.abs(arrived.moved), usual, out=np.zeros_like(usual), where=usual > 0)

@@ -57,7 +57,7 @@ class GatherMethod(StalenessMethod[GatherSettings]):
         return GatherSettings.of(config).every(config.chosen_mode.emulated_workers(config))
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient and its share, 1 / sqrt(1 + number of changes of the weights since the pull)."""
+        """Return the gradient and its scale, 1 / sqrt(1 + number of changes of the weights since the pull)."""
         every = settings.every(arrived.workers)
         changes = arrived.updates_before // every - (arrived.updates_before - arrived.staleness) // every
         return CorrectedParts(arrived.gradient, 1 / np.sqrt(1 + changes))

@@ -51,7 +51,7 @@ class InverseMethod(StalenessMethod[InverseSettings]):
     correction = InverseCorrection
 
     def equation(self, settings: InverseSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient and its share 1 / staleness^p. p is 1, or falls from 1 to 0 if `fades_over` is set."""
+        """Return the gradient and its scale 1 / staleness^p. p is 1, or falls from 1 to 0 if `fades_over` is set."""
         power = 1.0
         if settings.fades_over is not None:
             power = max(0.0, 1 - arrived.updates_before / settings.fades_over)

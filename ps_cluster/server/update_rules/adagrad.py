@@ -32,7 +32,7 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
     """Adagrad: n += g^2; w -= learning rate x g / (sqrt(n) + epsilon).
 
     Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). The gradient's
-    share (see `UpdateRule.apply`) scales the step, but n is computed from the unscaled gradient, like the mean square
+    scale (see `UpdateRule.apply`) scales the step, but n is computed from the unscaled gradient, like the mean square
     in Adam.
     """
 
@@ -43,10 +43,10 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
         return {"accumulator": settings.initial_accumulator_value}
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         slot, epsilon = self.slots["accumulator"], self._settings.epsilon
-        if share is None and self._factors is None:
+        if gradient_scale is None and self._factors is None:
             return tf.raw_ops.ResourceApplyAdagradV2(
                 var=self._weights.handle,
                 accum=slot.handle,
@@ -55,9 +55,9 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither share nor factors.
+        # The kernel supports neither a gradient scale nor factors.
         accumulator = slot.read_value() + gradient * gradient
-        step = times(share, learning_rate * gradient / (tf.sqrt(accumulator) + epsilon))
+        step = times(gradient_scale, learning_rate * gradient / (tf.sqrt(accumulator) + epsilon))
         return tf.group(
             slot.assign(accumulator, read_value=False),
             self._weights.assign_sub(times(self._factors, step), read_value=False),
@@ -68,11 +68,11 @@ class AdagradRows(RowRule[AdagradSettings]):
     """The update of `AdagradUpdate`, computed by TensorFlow's fused sparse kernel."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        # The step is linear in the rate, so the share scales the rate. It must not scale the sum of squares.
+        # The step is linear in the rate, so the gradient scale scales the rate. It must not scale the sum of squares.
         return tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=self._rows.handle,
             accum=self.slots["accumulator"].handle,
-            lr=times(update.share, update.learning_rate),
+            lr=times(update.gradient_scale, update.learning_rate),
             epsilon=self._settings.epsilon,
             grad=update.gradient,
             indices=update.indices,
@@ -90,5 +90,5 @@ class Adagrad(OptimizerRule[AdagradSettings]):
     def equation(self, settings: AdagradSettings, parts: UpdateParts) -> Slots:
         """Return n and w after the update, as in the docstring of `AdagradUpdate`."""
         accumulator = parts.slots["accumulator"] + parts.gradient**2
-        step = parts.learning_rate * parts.shared_gradient / (np.sqrt(accumulator) + settings.epsilon)
+        step = parts.learning_rate * parts.scaled_gradient / (np.sqrt(accumulator) + settings.epsilon)
         return {"accumulator": accumulator, "weights": parts.decayed_weights - parts.factors * step}

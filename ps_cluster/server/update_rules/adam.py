@@ -35,10 +35,10 @@ class AdamUpdate(UpdateRule[AdamSettings]):
     slot_names = ("mean", "variance")
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         settings = self._settings
-        if share is None and self._factors is None:
+        if gradient_scale is None and self._factors is None:
             count = tf.cast(updates_before + 1, tf.float32)
             return tf.raw_ops.ResourceApplyAdam(
                 var=self._weights.handle,
@@ -53,11 +53,11 @@ class AdamUpdate(UpdateRule[AdamSettings]):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither share nor factors.
+        # The kernel supports neither a gradient scale nor factors.
         rate = learning_rate * bias_correction(settings, updates_before)
         before = {name: slot.read_value() for name, slot in self.slots.items()}
         new = {
-            "mean": running_mean(settings.momentum, before["mean"], times(share, gradient)),
+            "mean": running_mean(settings.momentum, before["mean"], times(gradient_scale, gradient)),
             "variance": running_mean(settings.beta_2, before["variance"], gradient * gradient),
         }
         step = times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
@@ -82,7 +82,7 @@ class LazyAdamRows(RowRule[AdamSettings]):
     def apply(self, update: RowUpdate) -> tf.Operation:
         settings, gradient, indices = self._settings, update.gradient, update.indices
         before = {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
-        mean = running_mean(settings.momentum, before["mean"], times(update.share, gradient))
+        mean = running_mean(settings.momentum, before["mean"], times(update.gradient_scale, gradient))
         variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
         rate = update.learning_rate * bias_correction(settings, update.updates_before)
         step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
@@ -107,7 +107,7 @@ class Adam(OptimizerRule[AdamSettings]):
         As in section 2 of the paper, epsilon is added to the root of the variance without bias correction.
         """
         count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
-        mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient
+        mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.scaled_gradient
         variance = beta_2 * parts.slots["variance"] + (1 - beta_2) * parts.gradient**2
         rate = parts.learning_rate * np.sqrt(1 - beta_2**count) / (1 - beta_1**count)
         step = parts.factors * rate * mean / (np.sqrt(variance) + settings.epsilon)

@@ -37,7 +37,8 @@ class FtrlSettings(RuleSettings):
         "current learning rate, so if you want such weights, keep the rate constant.",
     )
     l2: Factor = Field(
-        default=0.0, description="Strength of the L2 regularisation; half of λ2 in the paper, as in Keras."
+        default=0.0,
+        description="Strength of the L2 regularisation. As in Keras, it is half of the λ2 of the FTRL paper.",
     )
 
 
@@ -52,7 +53,7 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
     difference. With the paper's z, a schedule would scale all weights along with the rate.
 
     z starts at 0, as in Keras, so the weights forget their initial values as n grows. A learning-rate factor multiplies
-    the rate of its weight. The gradient's share (see `UpdateRule.apply`) scales the gradient in z, but n is computed
+    the rate of its weight. The gradient scale (see `UpdateRule.apply`) scales the gradient in z, but n is computed
     from the unscaled gradient, and the regularisation stays the same.
     """
 
@@ -63,10 +64,10 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
         return {"accumulator": settings.initial_accumulator_value, "linear": 0.0}
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         settings, slots = self._settings, self.slots
-        if share is None and self._factors is None:
+        if gradient_scale is None and self._factors is None:
             return tf.raw_ops.ResourceApplyFtrl(
                 var=self._weights.handle,
                 accum=slots["accumulator"].handle,
@@ -79,31 +80,31 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
                 multiply_linear_by_lr=True,
                 use_locking=True,
             )
-        # The kernel supports neither share nor factors.
+        # The kernel supports neither a gradient scale nor factors.
         variables = self._weights, slots["accumulator"], slots["linear"]
         before = [variable.read_value() for variable in variables]
         rate = times(self._factors, learning_rate)
-        weights, *new_slots = _step(settings, before, gradient, times(share, gradient), rate)
+        weights, *new_slots = _step(settings, before, gradient, times(gradient_scale, gradient), rate)
         if self._factors is not None:
             weights = tf.where(tf.equal(self._factors, 0.0), before[0], weights)
         return tf.group(*(one.assign(new, read_value=False) for one, new in zip(variables, [weights, *new_slots])))
 
 
 def _step(
-    settings: FtrlSettings, before: Sequence[tf.Tensor], gradient: tf.Tensor, shared: tf.Tensor, rate: tf.Tensor
+    settings: FtrlSettings, before: Sequence[tf.Tensor], gradient: tf.Tensor, scaled: tf.Tensor, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return weights, n and z after an update, as in the docstring of `FtrlUpdate`.
 
     Args:
       before: weights, n and z before the update.
-      shared: the gradient times its share.
+      scaled: the gradient times its scale.
       rate: float32 [], or [n] with learning-rate factors.
     """
     weights, accumulator, linear = before
     power = -settings.learning_rate_power
     summed = accumulator + gradient * gradient
     root = summed**power
-    linear = linear + rate * shared - (root - accumulator**power) * weights
+    linear = linear + rate * scaled - (root - accumulator**power) * weights
     new = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
     return new, summed, linear
 
@@ -117,10 +118,10 @@ class FtrlRows(RowRule[FtrlSettings]):
     def apply(self, update: RowUpdate) -> tf.Operation:
         settings, slots = self._settings, self.slots
         gradient, indices, rate = update.gradient, update.indices, update.learning_rate
-        if update.share is not None:  # the kernel can't scale the gradient in z alone
+        if update.gradient_scale is not None:  # the kernel can't scale the gradient in z alone
             variables = self._rows, slots["accumulator"], slots["linear"]
             before = [tf.gather(variable, indices) for variable in variables]
-            after = _step(settings, before, gradient, update.share * gradient, rate)
+            after = _step(settings, before, gradient, update.gradient_scale * gradient, rate)
             return tf.group(*(v.scatter_update(tf.IndexedSlices(new, indices)) for v, new in zip(variables, after)))
         return tf.raw_ops.ResourceSparseApplyFtrl(
             var=self._rows.handle,
@@ -150,7 +151,7 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         before, linear = parts.slots["accumulator"], parts.slots["linear"]
         accumulator = before + parts.gradient**2
         root = accumulator**power
-        linear = linear + rate * parts.shared_gradient - (root - before**power) * parts.weights
+        linear = linear + rate * parts.scaled_gradient - (root - before**power) * parts.weights
         new = -np.sign(linear) * np.maximum(0, np.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
         weights = np.where(parts.factors == 0, parts.weights, new)
         return {"accumulator": accumulator, "linear": linear, "weights": weights}

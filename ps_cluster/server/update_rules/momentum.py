@@ -47,6 +47,6 @@ class WithMomentum(OptimizerRule[MomentumSettings]):
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
         """Return v and w + v, where v = momentum x v - learning rate x g (Polyak 1964)."""
-        step = parts.learning_rate * parts.factors * parts.shared_gradient
+        step = parts.learning_rate * parts.factors * parts.scaled_gradient
         velocity = settings.momentum * parts.slots["momentum"] - step
         return {"momentum": velocity, "weights": parts.decayed_weights + velocity}

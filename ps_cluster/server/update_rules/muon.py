@@ -97,7 +97,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
-    kernel of a convolution is a matrix with a column for each filter. The gradient's share (see `UpdateRule.apply`)
+    kernel of a convolution is a matrix with a column for each filter. The gradient scale (see `UpdateRule.apply`)
     scales only the gradient in v and u, so the step of a matrix keeps its size.
     """
 
@@ -115,11 +115,11 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         super().__init__(settings, weights, factors, variables, trained)
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
-        momentum, shared = self._settings.momentum, times(share, gradient)
-        velocity = momentum * self.slots["momentum"].read_value() + shared
-        update = shared + momentum * velocity
+        momentum, scaled = self._settings.momentum, times(gradient_scale, gradient)
+        velocity = momentum * self.slots["momentum"].read_value() + scaled
+        update = scaled + momentum * velocity
         others, slots = self._step_of_others(gradient, velocity, update, updates_before)
         others *= self._settings.factor_of_others
         parts, end = [], 0
@@ -155,7 +155,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         """Return the step of the weights outside of matrices, divided by their learning rate, and new slot values.
 
         Args:
-          gradient: float32 [n], not scaled by its share.
+          gradient: float32 [n], not multiplied by the gradient scale.
           velocity, update: v and u in the docstring of `MuonUpdate`, float32 [n].
           updates_before: int64 [].
         Returns:
@@ -231,8 +231,8 @@ class Muon(OptimizerRule[MuonsSettings]):
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
         """Return the result of `MuonUpdate`. Orthogonal steps are computed by the source's iteration, in float64."""
-        velocity = settings.momentum * parts.slots["momentum"] + parts.shared_gradient
-        update = parts.shared_gradient + settings.momentum * velocity
+        velocity = settings.momentum * parts.slots["momentum"] + parts.scaled_gradient
+        update = parts.scaled_gradient + settings.momentum * velocity
         others, slots = self._step_of_others(settings, parts, velocity, update)
         weights, step = parts.decayed_weights, settings.factor_of_others * others
         scales = settings.fixed_norm_every and parts.updates_before % settings.fixed_norm_every == 0

@@ -18,6 +18,6 @@ class Nesterov(WithMomentum):
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
         """Return v and w + momentum x v - learning rate x g, where v = momentum x v - learning rate x g."""
-        step = parts.learning_rate * parts.factors * parts.shared_gradient
+        step = parts.learning_rate * parts.factors * parts.scaled_gradient
         velocity = super().equation(settings, parts)["momentum"]
         return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}

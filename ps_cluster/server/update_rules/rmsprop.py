@@ -39,10 +39,10 @@ class RmspropUpdate(UpdateRule[RmspropSettings]):
     slot_names = ("mean_square", "momentum")
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         settings, slots = self._settings, self.slots
-        if share is None and self._factors is None:
+        if gradient_scale is None and self._factors is None:
             return tf.raw_ops.ResourceApplyRMSProp(
                 var=self._weights.handle,
                 ms=slots["mean_square"].handle,
@@ -54,10 +54,10 @@ class RmspropUpdate(UpdateRule[RmspropSettings]):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither share nor factors. As in Adam, the share does not scale the mean square.
+        # The kernel supports neither a gradient scale nor factors. As in Adam, the scale does not scale the mean square.
         before = slots["mean_square"].read_value()
         mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
-        step = times(share, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))
+        step = times(gradient_scale, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))
         velocity = settings.momentum * slots["momentum"].read_value() + step
         return tf.group(
             slots["mean_square"].assign(mean_square, read_value=False),
@@ -75,7 +75,7 @@ class Rmsprop(OptimizerRule[RmspropSettings]):
     def equation(self, settings: RmspropSettings, parts: UpdateParts) -> Slots:
         """Return s, v and w after the update, as in the docstring of `RmspropUpdate`."""
         mean_square = settings.rho * parts.slots["mean_square"] + (1 - settings.rho) * parts.gradient**2
-        step = parts.learning_rate * parts.shared_gradient / np.sqrt(mean_square + settings.epsilon)
+        step = parts.learning_rate * parts.scaled_gradient / np.sqrt(mean_square + settings.epsilon)
         velocity = settings.momentum * parts.slots["momentum"] + step
         return {
             "mean_square": mean_square,

@@ -22,7 +22,7 @@ class RowUpdate(NamedTuple):
     gradient: tf.Tensor  # float32 [u, width]
     learning_rate: tf.Tensor  # float32 []
     updates_before: tf.Tensor  # int64 [], the number of updates applied to this shard before
-    share: tf.Tensor | None = None  # float32 [], as for `UpdateRule.apply`; None means 1
+    gradient_scale: tf.Tensor | None = None  # float32 [], as for `UpdateRule.apply`; None means 1
 
 
 class RowRule(ABC, Generic[OwnSettings]):

@@ -101,31 +101,35 @@ class UpdateRule(ABC, Generic[OwnSettings]):
         return learning_rate
 
     def apply(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None = None
+        self,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        updates_before: tf.Tensor,
+        gradient_scale: tf.Tensor | None = None,
     ) -> tf.Operation:
         """Apply one gradient.
 
-        The share, which a staleness method may return, scales the effect of this gradient on this step and, with
-        momentum or Adam, on later steps. The effect of earlier gradients stays the same. In Adam the share scales the
-        gradient in the mean but not in the mean square, because otherwise the share would cancel out. It also scales
-        the update's weight decay, so that the balance between gradients and decay does not depend on the share.
+        The gradient scale, which a staleness method may return, scales the effect of this gradient on this step and, with
+        momentum or Adam, on later steps. The effect of earlier gradients stays the same. In Adam the scale multiplies the
+        gradient in the mean but not in the mean square, because otherwise it would cancel out. It also scales
+        the update's weight decay, so that the balance between gradients and decay does not depend on the scale.
 
         Args:
           gradient: float32 [n].
           learning_rate: float32 [].
           updates_before: int64 [], the number of updates applied to this shard before (for Adam's bias correction).
-          share: float32 [] or [n], from 0 to 1; None means 1.
+          gradient_scale: float32 [] or [n], from 0 to 1; None means 1.
         """
         done: list[tf.Operation] = []
         if self._decay is not None:
-            shrink = times(share, learning_rate * self._decay * self._weights.read_value())
+            shrink = times(gradient_scale, learning_rate * self._decay * self._weights.read_value())
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
-            return self._change(gradient, learning_rate, updates_before, share)
+            return self._change(gradient, learning_rate, updates_before, gradient_scale)
 
     @abstractmethod
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         """Change the weights and the slots. The arguments are as for `apply`."""
 
@@ -137,13 +141,13 @@ class LinearUpdate(UpdateRule[OwnSettings]):
     """
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
-        return self._step(times(self._factors, times(share, gradient)), learning_rate)
+        return self._step(times(self._factors, times(gradient_scale, gradient)), learning_rate)
 
     @abstractmethod
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
-        """Apply a gradient, float32 [n], that is already multiplied by its share and the learning-rate factors."""
+        """Apply a gradient, float32 [n], that is already multiplied by its scale and the learning-rate factors."""
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:

@@ -22,7 +22,7 @@ class SgdRows(RowRule[RuleSettings]):
     """Plain SGD on the rows that have a gradient: w -= learning rate x g."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        step = times(update.share, update.learning_rate * update.gradient)
+        step = times(update.gradient_scale, update.learning_rate * update.gradient)
         return self._rows.scatter_sub(tf.IndexedSlices(step, update.indices))
 
 
@@ -33,4 +33,4 @@ class Sgd(OptimizerRule[RuleSettings]):
 
     def equation(self, settings: RuleSettings, parts: UpdateParts) -> Slots:
         """Return w - learning rate x g."""
-        return {"weights": parts.decayed_weights - parts.learning_rate * parts.factors * parts.shared_gradient}
+        return {"weights": parts.decayed_weights - parts.learning_rate * parts.factors * parts.scaled_gradient}

@@ -112,7 +112,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
-        known = f"{', '.join(ARMS)}, and empty and tables, which are measured alone"
+        known = f"{', '.join(ARMS)}, and 'empty' and 'tables', each of which is measured alone"
         raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {known}")
     return with_torch([ARMS[name] for name in names], ddp_python)
 

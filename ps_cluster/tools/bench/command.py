@@ -41,7 +41,10 @@ from ps_cluster.tools.bench import arms
 )
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
 @option("--rounds", type=Integer(1, 100), default=3, help="How often each arm is measured; the median is shown.")
-@option("--straggler", help="Also measure the arms cluster and sync with slow workers, e.g. 2:5x.")
+@option(
+    "--straggler",
+    help="Measure the arms 'cluster' and 'sync' also with slow workers. With 2:5x, worker 2 is five times slower.",
+)
 @option(
     "--ddp-python",
     type=INPUT_PATH,
@@ -72,7 +75,7 @@ def bench(
         benchmark = empty.benchmark(values)
     elif names == (table_speed.NAME,):
         refuse_others(
-            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures its own network and data"
+            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} has a network and data of its own"
         )
         benchmark = table_speed.benchmark(values, ddp_python)
     else:

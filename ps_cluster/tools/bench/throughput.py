@@ -233,7 +233,8 @@ def print_table(benchmark: Benchmark, results: Sequence[Result], console: Consol
     console.print(table, highlight=False)
     for arm in results[0].arms:
         if arm.slowed:
-            share = f"share kept by {arm.name}: its rate ÷ that of {arm.slowed}"
+            ratio = f"the rate of {arm.name} ÷ that of {arm.slowed}"
+            share = f"share of its rate that {arm.slowed} keeps with slow workers: {ratio}"
             console.print(f"{share}; an ideal cluster would keep {arm.ideal:.2f}", highlight=False)
 
 

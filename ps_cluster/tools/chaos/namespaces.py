@@ -20,7 +20,7 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 class NotAllowed(Exception):
-    """Raised if the system does not allow simulated hosts or a fault, or a system program fails.
+    """Raised if the system does not allow hosts to be simulated or a fault to be injected, or if a system program fails.
 
     The message is one line.
     """

@@ -52,9 +52,9 @@ class TrainingContinues(Sign):
     """Sign of recovery: a progress row counts more updates than the row before it, both written after the fault."""
 
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
-        """Create a sign that considers the progress rows between `since` and `until`, in monotonic seconds.
+        """Create a sign of recovery that considers the progress rows between `since` and `until`, in monotonic seconds.
 
-        `of`: the task that was hit. If it is a worker, only the updates of this worker count.
+        `of`: the task that the fault has hit. If it is a worker, only the updates of this worker count.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"

@@ -86,7 +86,7 @@ def arms(groups: Sequence[Group]) -> list[str]:
 
 
 def stragglers(groups: Sequence[Group]) -> list[str]:
-    """Return the stragglers in the order of the groups, "none" first."""
+    """Return the straggler settings of the groups, each once, in the order of the groups, but "none" first."""
     return sorted(dict.fromkeys(group.straggler for group in groups), key=lambda text: text != NO_STRAGGLER)
 
 

@@ -66,7 +66,7 @@ def _why_not(costs: Costs, run: FinishedRun) -> str | None:
     if kind.takes_fewer_batches(config):
         return "mode.dynamic_steps: got true: give a run with false"
     if grace_s := kind.grace_seconds(config):
-        return f"mode.grace_seconds: got {grace_s:g}: give a run with 0"
+        return f"mode.grace_seconds: got {grace_s:g}: name a run in which it is 0"
     if kind.delay(config):
         return f"mode.simulate_workers: got {kind.emulated_workers(config)}: give a run with null"
     for name, costed, done in (

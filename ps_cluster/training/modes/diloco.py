@@ -38,7 +38,7 @@ class DilocoSettings(OuterSettings):
     )
     fragments: bool = Field(
         default=False,
-        description="Exchange the parameter servers' shards after different local steps, so that not all are sent at once.",
+        description="Exchange each server's shard after a different local step, so that the shards are not all sent at once.",
     )
     momentum_every: int | None = Field(
         default=None,

@@ -81,7 +81,8 @@ def take_local_steps(
     Args:
       so_far: the values with which the first of these steps begins.
       keep: as for `Mode.worker_step`.
-      take: computes one step: (position int64 [], `passed_on`, statistics) → (the step's result, the new `passed_on`).
+      take: computes one step: (position int64 [], the tensor that the previous step has passed on, statistics) → (the
+        step's result, the tensor that this step passes on).
       may_continue: as in `PeriodLimits`.
     """
 

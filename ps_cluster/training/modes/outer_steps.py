@@ -63,10 +63,10 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
         return tf.constant(self._rate)
 
     def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
     ) -> tf.Operation:
         momentum, delta = (self.slots[name].read_value() for name in self.slot_names)
-        gradient = times(share, gradient)
+        gradient = times(gradient_scale, gradient)
         delta += gradient
         every, spread = self._every, self._spread
         due = tf.equal((updates_before + 1) % every, 0)
@@ -110,7 +110,7 @@ class OuterMode(LocalMode):
         """
         settings, (every, spread) = OuterSettings.of(config), self.momentum_period_and_spread(config)
         beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
-        gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
+        gradient, momentum = parts.scaled_gradient, parts.slots["momentum"]
         delta = parts.slots["delta"] + gradient
         if is_due:
             momentum = beta * momentum + delta / every

@@ -83,7 +83,7 @@ GRID = {RATE: "0.1..1:log:10", "optimizer.momentum": "0.1..0.9:10"}
         ({"mode.max_staleness": "1..3"}, {}, "mode.max_staleness"),
         ({"cluster.workers": "1,2"}, {}, "cluster.workers"),
         ({"training.sed": "1,2"}, {}, "training.sed"),
-        ({"data.dataset": "cifar10,mnist"}, {}, "data.dataset: trials are judged on the same examples"),
+        ({"data.dataset": "cifar10,mnist"}, {}, "data.dataset: all trials have to be scored alike"),
         ({"evaluation.validation_examples": "10,20"}, {}, "judged"),
         ({"model.name": "mlp,airbench"}, {}, "it is also set to 'tutorial_cnn'"),
         (GRID, {"method": "grid", "trials": 5}, "a grid tries all its 100 combinations"),

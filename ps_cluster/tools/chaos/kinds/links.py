@@ -28,7 +28,7 @@ class RunLink(Lasting):
             with self._degraded(run):
                 return None
         except NotAllowed as reason:
-            return f"the link of the run's network can't be touched: {reason}"
+            return f"the network link of the run can't be changed: {reason}"
 
     def degraded(self, scene: Scene) -> AbstractContextManager[None]:
         return self._degraded(scene.run)
