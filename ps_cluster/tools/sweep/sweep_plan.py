@@ -100,9 +100,7 @@ def checked_space(sweep: Sweep) -> Space:
     space = read_space(sweep.vary)
     for key in space.axes:
         if key.startswith(_JUDGING) and not key.startswith(_MAY_VARY):
-            raise UserError(
-                f"--vary {key}: all trials have to be scored alike, on the same examples: leave it out"
-            )
+            raise UserError(f"--vary {key}: all trials have to be scored alike, on the same examples: leave it out")
         if key in sweep.settings:
             raise UserError(f"--vary {key}: it is also set to {sweep.settings[key]!r:.80}: leave one of them out")
     SEARCH_METHODS[sweep.method].count(space, sweep.trials)
