@@ -55,7 +55,7 @@ class Lock:
         """
 
         def warn(reason: str) -> None:
-            notify(f"{what} can't be locked here ({reason}): make sure that no other command writes there")
+            notify(f"{what} can't be locked ({reason}): make sure that no other command writes to it")
 
         self._path = path.absolute()  # because a task changes its working directory
         descriptor = _locked(path, _CHECK_TAKES_S, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, warn)

@@ -258,7 +258,7 @@ class Decisions:
         to start them again or gives them up.
         """
         here, not_started = self._topology.workers, [one.task for one in refused]
-        done = [f"stopped {_names(request.stop)}; other workers take their steps"] if request.stop else []
+        done = [f"stopped {_names(request.stop)}; other workers take over their steps"] if request.stop else []
         if started := [task for task in request.start if task not in not_started]:
             done.append(f"started {_names(started)}")
         done += [f"{one}; training continues without it" for one in refused if one.task not in here]
@@ -436,7 +436,7 @@ class Decisions:
 
     def _unscored(self, why: str) -> EndRun:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {shlex.quote(str(self._run_dir.checkpoints))}"
-        return EndRun(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
+        return EndRun(self._outcome, 1, f"the last checkpoint is not scored, because {why}; {do}")
 
     def _drop_restarts(self, tasks: Iterable[Task]) -> None:
         for task in tasks:

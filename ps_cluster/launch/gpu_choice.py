@@ -27,8 +27,8 @@ def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, r
     """
     if not config.cluster.on_gpus:
         if gpus:
-            count = f"{len(gpus)} GPUs, which are" if len(gpus) > 1 else "a GPU, which is"
-            notify(f"this machine has {count} not used: --gpus auto would let the workers compute there")
+            count, them = (f"{len(gpus)} GPUs, which are", "them") if len(gpus) > 1 else ("a GPU, which is", "it")
+            notify(f"this machine has {count} not used: --gpus auto would let the workers compute on {them}")
         return config
     if gpus:
         return config

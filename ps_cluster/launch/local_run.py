@@ -149,7 +149,7 @@ def _end_of_training(run_dir: RunDir, notify: Notify) -> EndedMark | None:
     try:
         return checkpoints.ended(run_dir.checkpoints)
     except CheckpointError as error:
-        notify(f"the mark that training has ended will be written again: {error}")
+        notify(f"the file that marks the end of training can't be used, and will be replaced: {error}")
         return None
 
 
@@ -160,7 +160,7 @@ def _remove_damaged_summary(run_dir: RunDir, notify: Notify) -> None:
     except FileNotFoundError:
         pass
     except UserError as error:
-        notify(f"the summary will be written again: {error}")
+        notify(f"the summary can't be used, and will be replaced: {error}")
         run_dir.summary.unlink(missing_ok=True)
 
 
@@ -241,7 +241,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     if config.examples_seen(dataset.train_examples) < shards:
         raise UserError(
             f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
-            "examples: take fewer shards, or workers"
+            "examples: take fewer data shards, or fewer workers"
         )
     check_examples(config.model, dataset.spec)
     facts = network_check.check_network(config, dataset, notify)
@@ -304,7 +304,7 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
     return (
         f"this run makes only {with_noun(updates, 'update')}, because an epoch of {name} has {examples:,} training examples; "
         f"the {epochs:g} epochs of {network.name} were chosen for {network.tuned_on:,} examples, which make "
-        f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} for as many"
+        f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} to make as many"
     )
 
 

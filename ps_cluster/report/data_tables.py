@@ -25,7 +25,7 @@ def print_entries(entries: list[Entry], console: Console) -> None:
     """Print a table of data sets: a row for each copy that is packed for training, or one row if there is no copy."""
     name: ColumnOptions = {**FOLD, "max_width": _LONGEST_NAME}
     rest: ColumnOptions = {**FOLD, "ratio": 1}
-    table = plain_table(**{"data set": name, "examples": LEFT, "form, origin, name of the copy": rest})
+    table = plain_table(**{"data set": name, "examples": LEFT, "form, origin, name of the packed copy": rest})
     for entry in entries:
         for copy in entry.copies:
             table.add_row(Text(entry.name, "bold"), *_cells_of(copy))

@@ -130,7 +130,7 @@ def _not_scored(epochs: list[float]) -> str:
     named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
     return (
-        f"epoch{'s' * (len(epochs) > 1)} {named}{more}: no checkpoint was written there, or it was removed before it was "
+        f"epoch{'s' * (len(epochs) > 1)} {named}{more}: no checkpoint was written, or it was removed before it was "
         "scored; with a larger checkpoints.every_epochs, fewer epochs are scored"
     )
 

@@ -44,7 +44,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
             text.append(f" · best {monitor.text(best)} at step {best.step:,}", "default")
         parts += [Text(), text.append("".join(f" · {other}" for other in others), "default")]
     elif state.applied:
-        parts += [Text(), Text("no checkpoint is scored on the test set yet", "dim")]
+        parts += [Text(), Text("no checkpoint has been scored on the test set yet", "dim")]
     return Group(*parts)
 
 

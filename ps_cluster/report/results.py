@@ -68,7 +68,7 @@ class _ScoredRun:
         if self.analysis is None:
             yield "No predictions of the test set are kept, so there are only curves."
         elif self.analysis.predictions.step != summary.evaluation.step:
-            yield f"The predictions are those of step {self.analysis.predictions.step:,}, not of the last score."
+            yield f"The predictions are those of step {self.analysis.predictions.step:,}, not of the step that was scored last."
         last = summary.updates.applied
         if summary.evaluation.step is not None and summary.evaluation.step < last:
             yield f"The last step, {last:,}, has not been scored."

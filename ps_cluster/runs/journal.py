@@ -77,8 +77,8 @@ class CountedWork(Row):
     def _is_of_some_shards(self) -> CountedWork:
         if not self.rows or len(self.rows) != len(self.checksums):
             raise ValueError(
-                f"each shard needs a number of rows and a checksum: got {len(self.rows)} numbers of rows, and "
-                f"{len(self.checksums)} checksums"
+                f"'rows' and 'checksums' need one number for each shard: got {len(self.rows)} and "
+                f"{len(self.checksums)} numbers"
             )
         return self
 

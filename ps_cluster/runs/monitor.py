@@ -115,8 +115,8 @@ def checked_monitor_mode(
     known = own | dict(of_network) | of_ranking
     if settings.monitor not in known:
         raise UserError(
-            f"evaluation.monitor: got '{settings.monitor}': {did_you_mean(settings.monitor, known)}a run of this network on "
-            f"this data is scored by {join_names(list(known))}"
+            f"evaluation.monitor: got '{settings.monitor}': {did_you_mean(settings.monitor, known)}choose a metric by which "
+            f"a run of this network on this data is scored: {join_names(list(known))}"
         )
     better = known[settings.monitor]
     if settings.monitor_mode == AUTO and better is not None:

@@ -210,9 +210,8 @@ class ShardAudit:
         wrong = np.flatnonzero(rows["step"] // self._rounds.steps_per_update != rows["version"] - 1)
         if len(wrong) and not self.wrong_round:
             first = int(wrong[0])
-            self.wrong_round = (
-                f"row {self.rows + first}: step {rows['step'][first]:.0f} does not belong to the round of its version"
-            )
+            step = f"step {rows['step'][first]:.0f}"
+            self.wrong_round = f"row {self.rows + first}: {step} does not belong to the round of the row's version"
 
     def _check_values(self, rows: np.ndarray) -> None:
         staleness, expected = rows["staleness"], self._expected
@@ -235,7 +234,7 @@ class ShardAudit:
         if (most := self._examples) is not None:
             unit = expected.examples_unit or most
             wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > most)
-            up_to = f"up to {most}, in whole batches of {unit}" if expected.examples_unit else most
+            up_to = f"a multiple of {unit} from {unit} to {most}" if expected.examples_unit else most
             self._note("examples", counts & wrong, rows, lambda _: f"but it must be {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
@@ -248,7 +247,8 @@ class ShardAudit:
             if self._factors is None:
                 factors, source = np.ones(len(rows)), "in this mode it"
             else:
-                factors, source = self._factors.read(rows["worker"].astype(np.int64)), "for the workers so far it"
+                factors = self._factors.read(rows["worker"].astype(np.int64))
+                source = "for the workers that took part so far it"
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
             self._note("rate_factor", wrong, rows, lambda place: f"but {source} must be {factors[place]:.6g}")
         if expected.ids_checksums is not None:
@@ -302,7 +302,7 @@ class ShardAudit:
         if counts.accepted != self.rows:
             yield f"{counts.accepted} gradients were accepted, but there are {self.rows} rows"
         if counts.version != (updates := self._updates(counts.version)):
-            yield f"the version is {counts.version}, but there are rows of {updates} updates"
+            yield f"its version is {counts.version}, but its ledger has the rows of {updates} updates"
         if len(strange := self._never_handed_out(updates, scheduled)):
             yield f"{len(strange)} rows belong to steps that were never handed out; the first is step {strange[0]}"
 
@@ -396,7 +396,7 @@ def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, may_
         yield f"{scheduled.count} updates were handed out, but {applied} were applied"
     if total is not None and scheduled.count != total:
         yield (
-            f"{total} updates were to be handed out, but {scheduled.count} were; "
+            f"{total} updates should have been handed out, but {scheduled.count} were; "
             f"the first missing update is {scheduled.first_missing}"
         )
 

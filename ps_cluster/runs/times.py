@@ -39,7 +39,7 @@ class TrainingTimes(Row):
     @model_validator(mode="after")
     def _are_consistent(self) -> TrainingTimes:
         if (self.first_update is None) != (self.last_update is None):
-            raise ValueError("only one of first_update and last_update is given")
+            raise ValueError("only one of 'first_update' and 'last_update' is set")
         if self.resumed_update is not None and not self.stood:
             raise ValueError("'resumed_update' is set, but 'stood' is empty")
         return self

@@ -72,7 +72,9 @@ def _nftables(name: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name)
     except OSError as error:
-        raise Refused(f"there is no {name} here: install nftables, e.g. by apt-get install nftables") from error
+        raise Refused(
+            f"this machine has no library '{name}': install nftables, e.g. by apt-get install nftables"
+        ) from error
     library.nft_ctx_new.restype = ctypes.c_void_p
     library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
     for function in ("nft_ctx_buffer_error", "nft_ctx_get_error_buffer", "nft_ctx_free"):

@@ -53,8 +53,8 @@ class FreeMemory:
     def __str__(self) -> str:
         room = f"{self.memory_bytes / 1e9:.1f} GB"
         if self.memory_bytes == self.free_bytes:
-            return f"the machine has {room}"
-        return f"its control group allows {room} more"
+            return f"the machine has {room} free"
+        return f"the control group allows {room} more"
 
 
 def room() -> FreeMemory:

@@ -49,7 +49,7 @@ def check_can_guard(setting: str) -> None:
     """Raise UserError for an isolation that is impossible for a task on several machines."""
     if setting == REQUIRE:
         raise UserError(
-            "cluster.isolation: got 'require': a task can't make a network that other machines share: give "
+            "cluster.isolation: got 'require': a task can't create a private network of several machines: give "
             f"interface=NAME, or see {_PAGE}"
         )
 
@@ -57,7 +57,7 @@ def check_can_guard(setting: str) -> None:
 def who_reaches(ports: str, setting: str) -> str:
     """Return a line that says who can reach `ports` (text such as "port 2222") if the isolation is `setting`."""
     if (interface := interface_of(setting)) is None:
-        return f"not isolated: whoever reaches {ports} runs code as you, and nothing is encrypted: {_PAGE}"
+        return f"not isolated: whoever reaches {ports} can run code as you, and nothing is encrypted: {_PAGE}"
     return f"{ports}: only connections through {interface} and from your own processes on the same machine are accepted"
 
 
@@ -87,7 +87,7 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
                 raise _wrong(
                     interface,
                     f"{member} at '{address}' is not reached through this interface: give every task an "
-                    "address in its network",
+                    "address in the network of this interface",
                 )
             yield str(number), port
 

@@ -31,7 +31,7 @@ NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("name
 
 _NAMESPACE_WITHIN_S = 30.0  # the kernel makes a namespace in milliseconds, but first finishes the removal of others
 _MOST_DESCRIPTORS = 253  # the most descriptors that the kernel sends at once
-_OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
+_OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them can run code as you"
 
 
 class PopenOptions(TypedDict, total=False):
@@ -128,7 +128,7 @@ def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[s
         return RunNetwork(new_namespaces("create", str(run_dir), str(data_dir), namespace_argv=namespace_argv))
     except Unavailable as reason:
         if setting == REQUIRE:
-            raise UserError(f"cluster.isolation: 'require', but this system allows no {reason}") from reason
+            raise UserError(f"cluster.isolation: got 'require', but this system allows no {reason}") from reason
         return RunNetwork(notice=f"not isolated: {_OPEN} (this system allows no {reason})")
 
 

@@ -150,9 +150,12 @@ def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(pl
         (changed("dataset.json", directory=7), "directory: got 7"),
         (changed("dataset.json", directory="/a\0b"), "looking for the data set again"),
         (pipe("dataset.json"), ""),
-        (text("summary.json", "{"), "the summary will be written again"),
-        (summary(outcome=7), "the summary will be written again"),
-        (text("checkpoints/ended.json", "[]"), "the mark that training has ended will be written again"),
+        (text("summary.json", "{"), "the summary can't be used, and will be replaced"),
+        (summary(outcome=7), "the summary can't be used, and will be replaced"),
+        (
+            text("checkpoints/ended.json", "[]"),
+            "the file that marks the end of training can't be used, and will be replaced",
+        ),
     ],
 )
 def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):

@@ -98,7 +98,7 @@ def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_l
     wait_until_it_trains_without(run_dir, {frozen})
     with pytest.raises(ProcessLookupError):
         os.kill(frozen, signal.SIGCONT)
-    assert "stopped worker-2; other workers take their steps; now 2 workers" in scaled(run_dir, 2)
+    assert "stopped worker-2; other workers take over their steps; now 2 workers" in scaled(run_dir, 2)
 
     def killed_until_it_is_gone():
         worker = tasks(run_dir).get(("worker", 1), {})

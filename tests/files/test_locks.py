@@ -98,7 +98,7 @@ def test_a_file_system_without_locks_is_said_and_the_work_goes_on(tmp_path, monk
     with sole_use(tmp_path, "run directory", said.append), sole_use(tmp_path, "run directory", said.append):
         locks.share(tmp_path / "alive")
         locks.wait_for_sharers(tmp_path / "alive", "it")
-    line = "can't be locked here (No locks available): make sure that no other command writes there"
+    line = "can't be locked (No locks available): make sure that no other command writes to it"
     assert said == [f"run directory '{tmp_path}' {line}"] * 2
 
 

@@ -264,7 +264,7 @@ STUCK = {
     "an evaluator that was given up and ends at last is not started again": Story(
         [BEGINS, (9, freezes("evaluator-0")), (14,), (24.1,), (40, row(2), died("evaluator-0", -9)), (50, leader_done())],
         ["frozen", "Kill(evaluator-0)", "10 s after SIGKILL; training continues without it", "StopTraining()",
-         "completed, 1: the last checkpoint is not scored, the evaluator was given up: evaluator-0 (pid 104) is still"],
+         "completed, 1: the last checkpoint is not scored, because the evaluator was given up: evaluator-0 (pid 104) is still"],
     ),
     "one that dies of SIGKILL and its successor are not taken for it": Story(
         [BEGINS, (9, freezes("worker-1")), (14,), (15, died("worker-1", -9)), (24.1,)],
@@ -326,7 +326,7 @@ STOPPING = {
     ),
 }  # fmt: skip
 
-UNSCORED = "completed, 1: the last checkpoint is not scored, "
+UNSCORED = "completed, 1: the last checkpoint is not scored, because "
 SCORE_IT = f"; score it with: {PROGRAM} evaluate --once --checkpoint-dir /run/checkpoints"
 SCORING = {
     "the run ends when the last checkpoint is scored": Story(
@@ -383,7 +383,7 @@ SCALING = {
         [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
         ["Scale(worker-2, worker-3, )", "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25",
          "Scale(, worker-1, worker-2, worker-3)",
-         "AnswerScale(stopped worker-1, worker-2, worker-3; other workers take their steps; now 1 worker",
+         "AnswerScale(stopped worker-1, worker-2, worker-3; other workers take over their steps; now 1 worker",
          "Scale(worker-1, )",
          "AnswerScale(started worker-1; now 2 workers, False)"],
         FROM_1_TO_4,
@@ -391,7 +391,7 @@ SCALING = {
     "a worker that waits for its restart and is to stop is not started again": Story(
         [BEGINS, (2, died("worker-1")), (2.1, died("worker-1")), (2.2, scale_to(1)), (40, row(9))],
         [*again("worker-1"), "again in 0.5 s", "Scale(, worker-1)",
-         "AnswerScale(stopped worker-1; other workers take their steps; now 1 worker"],
+         "AnswerScale(stopped worker-1; other workers take over their steps; now 1 worker"],
         FROM_1_TO_4,
     ),
     "all that work now start again after a ps has died": Story(
@@ -412,7 +412,7 @@ SCALING = {
         [BEGINS, (2, scale_to(3)), (4, scale_to(3)), (5, scale_to(2)), (13, scale_to(2))],
         ["Scale(worker-2, )", f"{NO_ROOM_FOR_2}; starting it again in 10 s", f"AnswerScale({NO_ROOM_FOR_2}; the launcher",
          f"AnswerScale(running: worker-0, worker-1; {NO_ROOM_FOR_2}; the launcher tries to start it again in 8 s, False)",
-         "Scale(, worker-2)", "AnswerScale(stopped worker-2; other workers take their steps; now 2 workers, False)",
+         "Scale(, worker-2)", "AnswerScale(stopped worker-2; other workers take over their steps; now 2 workers, False)",
          "AnswerScale(2 workers already: nothing to do, False)"],
         FROM_1_TO_4 | {"refuses": ["worker-2"]},
     ),

@@ -301,7 +301,7 @@ def test_an_open_network_is_told_first_last_and_in_the_summary_in_the_same_words
     assert launch(EveryNotice(), isolation="auto") == 0
     first = launch.view.notices[0]
     assert first.startswith("not isolated") and "Operation not permitted" in first
-    assert "whoever reaches them runs code as you" in first
+    assert "whoever reaches them can run code as you" in first
     assert launch.summary["network"] == {"private": False, "notice": first}
     assert "".join(first.split()) in "".join(launch.output.split())
 

@@ -467,14 +467,17 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(
 
 def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(half_done):
     half_done.run_dir.summary.write_text("{")
-    assert "the summary will be written again" in half_done() and half_done.went_on
+    assert "the summary can't be used, and will be replaced" in half_done() and half_done.went_on
     assert not half_done.run_dir.summary.exists()
 
 
 def test_a_summary_stays_where_only_the_mark_of_the_ended_training_is_damaged(half_done):
     write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 6}})
     (half_done.run_dir.checkpoints / checkpoints.ENDED).write_text("{")
-    assert "the mark that training has ended will be written again" in half_done() and half_done.went_on
+    assert (
+        "the file that marks the end of training can't be used, and will be replaced" in half_done()
+        and half_done.went_on
+    )
     assert half_done.run_dir.summary.exists()
 
 

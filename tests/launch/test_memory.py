@@ -28,9 +28,9 @@ def test_a_run_that_fits_is_not_talked_about():
 @pytest.mark.parametrize(
     ("limit", "available", "why"),
     [
-        (GB, 64 * GB, "its control group allows 1.0 GB"),
-        (None, GB, "the machine has 1.0 GB"),
-        (8 * GB, GB, "the machine has 1.0 GB"),
+        (GB, 64 * GB, "the control group allows 1.0 GB more"),
+        (None, GB, "the machine has 1.0 GB free"),
+        (8 * GB, GB, "the machine has 1.0 GB free"),
     ],
 )
 def test_one_that_does_not_is_told_in_a_line_with_what_takes_less(limit, available, why):

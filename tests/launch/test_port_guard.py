@@ -40,7 +40,10 @@ def test_an_open_port_is_told_once_and_closed_to_nobody(setting):
     guard_port(setting, HERE.port(PS), HERE.addresses, told.append, firewall)
     (line,) = told
     assert (
-        "port 2222" in line and "runs code as you" in line and "docs/clusters.md#security" in line and "\n" not in line
+        "port 2222" in line
+        and "can run code as you" in line
+        and "docs/clusters.md#security" in line
+        and "\n" not in line
     )
     assert firewall.rules == []
 

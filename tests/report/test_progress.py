@@ -222,7 +222,7 @@ def test_live_view_shows_how_often_a_task_was_started_again():
 def test_live_view_never_shows_a_training_accuracy_as_that_of_the_test_set():
     run = state(row=row(500))
     text = drawn(run, 100)
-    assert "training accuracy 50.0%" in text and "no checkpoint is scored on the test set yet" in text
+    assert "training accuracy 50.0%" in text and "no checkpoint has been scored on the test set yet" in text
     run.score(score(10, 0.25, True))
     text = drawn(run, 100)
     assert "training accuracy 50.0%" in text and "test accuracy 25.00% at step 10" in text and "scored on" not in text

@@ -369,7 +369,7 @@ def pack(run_dir, tmp_path, examples=1000):
     ("scored_at", "lacking", "says"),
     [
         ((0, 1000, 2100, 3050), [], None),
-        ((1000, 3900, 4000, 5100), [2], "epoch 2: no checkpoint was written there, or it was removed"),
+        ((1000, 3900, 4000, 5100), [2], "epoch 2: no checkpoint was written, or it was removed"),
         ((1000, 10_000), [2, 3, 4, 5, 6, 7, 8, 9], "epochs 2, 3, 4, 5, 6, 7 and 2 more: no checkpoint"),
     ],
 )
@@ -521,7 +521,7 @@ def test_closing_table_shows_in_one_row_how_the_number_of_workers_changed_if_it_
     assert lines_with("workers ", closing_table(summary, run_dir)) == told
 
 
-OPEN = "not isolated: whoever reaches the ports runs code as you"
+OPEN = "not isolated: whoever reaches the ports can run code as you"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ BROKEN = {
         lambda run: run.change(0, accepted=7), ["shard 0: 7 gradients were accepted, but there are 6 rows"], 1,
     ),
     "a version has no row": (
-        lambda run: run.change(0, version=7), ["shard 0: the version is 7, but there are rows of 6 updates"], 1,
+        lambda run: run.change(0, version=7), ["shard 0: its version is 7, but its ledger has the rows of 6 updates"], 1,
     ),
     "an update was never applied": (lambda run: run.change(0, 1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
     "a single shard lacks an update": (lambda run: run.change(1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
@@ -111,7 +111,7 @@ def test_a_damaged_row_is_named_and_what_lies_before_it_is_counted(run, tmp_path
     assert proof.problems == [
         f"row 4 of '{tmp_path / 'shard-1.bin'}' is damaged: its checksum is wrong",
         "shard 1: 6 gradients were accepted, but there are 4 rows",
-        "shard 1: the version is 6, but there are rows of 4 updates",
+        "shard 1: its version is 6, but its ledger has the rows of 4 updates",
         "6 updates were handed out, but 4 were applied",
     ]
     assert [own.rows for own in proof.shards] == [6, 4]
@@ -121,7 +121,7 @@ def test_an_update_that_was_never_handed_out(run):
     run.scheduled = StepSet(3, np.array([4, 5]))
     proof = run.change(0, 1, steps=FIVE, version=5).proof()
     (problem,) = proof.problems
-    assert "6 updates were to be handed out, but 5 were" in problem and problem.endswith(" 3")
+    assert "6 updates should have been handed out, but 5 were" in problem and problem.endswith(" 3")
     assert proof.duplicated == 0
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
     assert not run.change(0, 1, steps=[0, 2, 1, 3, 4], version=5).stopped(StepSet(5)).proof().problems
     run.total = UPDATES
     (problem,) = run.proof().problems
-    assert "6 updates were to be handed out, but 5 were" in problem and problem.endswith(" 5")
+    assert "6 updates should have been handed out, but 5 were" in problem and problem.endswith(" 5")
 
 
 def test_a_run_that_was_stopped_before_its_first_update_holds(tmp_path):
@@ -184,7 +184,11 @@ def on_both(problem):
     ("steps", "problems", "duplicated"),
     [
         ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows belong to steps that already had a row"), HANDED_OUT_5], 1),
-        ((*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]), on_both("row 2: step 1 does not belong to the round of its version"), 0),
+        (
+            (*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]),
+            on_both("row 2: step 1 does not belong to the round of the row's version"),
+            0,
+        ),
     ],
     ids=["one gradient counted twice", "a late gradient counted in a later round"],
 )
@@ -196,7 +200,7 @@ def test_what_is_wrong_with_rounds_is_told(tmp_path, steps, problems, duplicated
 def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, monkeypatch):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:5], 2, *OF_ROUNDS[6:]))
     monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, 4))
-    assert set(run.proof().problems) >= set(on_both("row 5: step 2 does not belong to the round of its version"))
+    assert set(run.proof().problems) >= set(on_both("row 5: step 2 does not belong to the round of the row's version"))
 
 
 def test_a_round_that_took_a_gradient_too_many(tmp_path):
@@ -221,7 +225,10 @@ def test_a_gradient_of_an_open_round_is_no_duplicate_and_an_update_too_many_is_t
     run.total = None
     assert not run.proof().problems and run.proof().duplicated == 0
     proof = run.change(0, version=UPDATES + 1).proof()
-    assert proof.problems == ["shard 0: the version is 7, but there are rows of 6 updates"] and proof.duplicated == 2
+    assert (
+        proof.problems == ["shard 0: its version is 7, but its ledger has the rows of 6 updates"]
+        and proof.duplicated == 2
+    )
 
 
 @pytest.mark.parametrize("open_ones", [0, 1, 2])
@@ -279,9 +286,9 @@ def test_a_rate_that_is_never_lowered_holds_whatever_workers_take_part(tmp_path)
 @pytest.mark.parametrize(
     ("workers_at_start", "row", "factor", "told"),
     [
-        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but for the workers so far it must be 0.5625"),
-        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but for the workers so far it must be 1"),
-        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but for the workers so far it must be 1"),
+        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but for the workers that took part so far it must be 0.5625"),
+        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but for the workers that took part so far it must be 1"),
+        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but for the workers that took part so far it must be 1"),
         (None, 3, None, "row 3: step 3 has rate_factor 0.5625, but in this mode it must be 1"),
     ],
     ids=[

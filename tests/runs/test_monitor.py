@@ -74,13 +74,13 @@ def test_the_direction_is_known_by_the_metric_or_given(chosen, spec, of_network,
     [
         (
             {"monitor": "error"}, None,
-            "evaluation.monitor: got 'error': a run of this network on this data is scored by accuracy, loss, auc, log_loss "
-            "and f1",
+            "evaluation.monitor: got 'error': choose a metric by which a run of this network on this data is scored: "
+            "accuracy, loss, auc, log_loss and f1",
         ),
         (
             {"monitor": "prfit"}, {"profit": None},
-            "evaluation.monitor: got 'prfit': did you mean 'profit'? a run of this network on this data is scored by accuracy, "
-            "loss and profit",
+            "evaluation.monitor: got 'prfit': did you mean 'profit'? choose a metric by which a run of this network on this "
+            "data is scored: accuracy, loss and profit",
         ),
         (
             {"monitor": "profit"}, {"profit": None},

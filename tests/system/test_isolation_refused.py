@@ -55,7 +55,7 @@ def test_where_it_is_required_a_refusal_is_the_users_error_of_one_line(tmp_path,
     with pytest.raises(UserError) as refusal, network_for("require", tmp_path, tmp_path, pytest.fail, helper):
         pytest.fail("it went on")
     line = str(refusal.value)
-    assert "cluster.isolation: 'require'" in line and says in line and "\n" not in line
+    assert "cluster.isolation: got 'require'" in line and says in line and "\n" not in line
 
 
 def test_a_command_that_starts_several_runs_says_once_where_they_will_be(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_a_command_that_starts_several_runs_says_once_where_they_will_be(tmp_pat
         assert runs.exit_code == 9 and runs.output.count("not isolated: ") == 1, runs.output
         require = ("--output", str(tmp_path / f"{name}-2"), "--set", "cluster.isolation=require")
         refusal = CliRunner().invoke(main, [name, *words, *common, *require])
-        assert refusal.exit_code == 2 and "cluster.isolation: 'require'" in refusal.stderr
+        assert refusal.exit_code == 2 and "cluster.isolation: got 'require'" in refusal.stderr
 
 
 def test_a_folder_that_could_not_be_written_inside_is_found_before_the_run_starts(tmp_path):
@@ -99,5 +99,7 @@ def test_a_run_that_requires_it_where_the_system_refuses_leaves_nothing_behind(t
     argv = [sys.executable, str(PROJECT / "cli.py"), "run", "--isolation", "require", "--dataset", "synthetic"]
     ended = subprocess.run(refused([*argv, "--run-dir", str(tmp_path / "new/run")]), capture_output=True, text=True)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
-    assert ended.stderr.startswith("Error: cluster.isolation: 'require', but this system allows no private network: ")
+    assert ended.stderr.startswith(
+        "Error: cluster.isolation: got 'require', but this system allows no private network: "
+    )
     assert list(tmp_path.iterdir()) == []

@@ -165,7 +165,7 @@ MUTANTS = {
     "another version": (lambda run, at: run.put(at, 2, "version", 5), "version is 5, but has to be"),
     "a version too many": (
         lambda run, at: run.count(at, "version", 1),
-        "the version is 7, but there are rows of 6 updates",
+        "its version is 7, but its ledger has the rows of 6 updates",
     ),
     "a gradient that has no row": (lambda run, at: run.count(at, "accepted", 1), "gradients were accepted"),
 }
