@@ -56,7 +56,8 @@ class CheckpointFolder:
             return fitted(checkpoint.meta.config)
         except ValidationError as error:
             raise UserError(
-                f"checkpoint of step {checkpoint.step}: contains no configuration, and there is no config.yaml"
+                f"checkpoint of step {checkpoint.step}: contains no valid configuration, and '{self.run_dir.root}' has no "
+                f"{self.run_dir.config.name}"
             ) from error
 
     def run_config(self) -> RunConfig | None:

@@ -183,7 +183,9 @@ class _Evaluator:
         if checkpoints.steps(folder) or checkpoints.ended(folder):
             return
         bound = (
-            "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, counted from the last sign of life)"
+            ""
+            if math.isinf(patience_s)
+            else f" (--wait-seconds {patience_s:g}, counted from the last sign of life of the training)"
         )
         self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 

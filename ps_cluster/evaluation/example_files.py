@@ -131,7 +131,7 @@ def _files_of(path: Path, notify: Notify) -> list[Path]:
     below = list(files_below(path))
     found = sorted(file for file in below if is_picture(file.name))
     if not found:
-        raise UserError(f"the folder '{path}' has no picture ({', '.join(ENDINGS)}): give one that has some")
+        raise UserError(f"the folder '{path}' has no picture ({', '.join(ENDINGS)}): give a folder with pictures")
     for note in not_read([file for file in below if not is_picture(file.name)], path, "no pictures"):
         notify(note)
     return found

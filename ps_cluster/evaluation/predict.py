@@ -40,7 +40,9 @@ def predict(
     batches = batches_of(paths, run, skip_bad=skip_bad, notify=notify)
     first = next(batches, None)  # mistakes are reported before TensorFlow is imported
     if first is None:
-        raise UserError(f"'{paths[0]}': there is no example to predict: give pictures, arrays or tables that have some")
+        raise UserError(
+            f"'{paths[0]}': there is no example to predict: give pictures, or arrays or tables with at least one row"
+        )
     predictor, count = Predictor(run), 0
 
     def rows() -> Iterator[tuple[str, np.ndarray]]:

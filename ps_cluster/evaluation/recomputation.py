@@ -275,7 +275,7 @@ class Recomputation:
             step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
             tolerance = self._step_tolerance * _norm(step) + ROUNDING * _norm(before[name]) + _ALWAYS_ALLOWED
             what = "the weights" if name == "weights" else f"the slot '{name}'"
-            problem = f"the change of {what}{where} is not what the equation says: {_difference_text(made, step)}"
+            problem = f"the change of {what}{where} is not what the equation of the update says: {_difference_text(made, step)}"
             findings.note("weights" if name == "weights" else "slots", _norm(made - step), tolerance, problem)
 
     @property

@@ -57,13 +57,16 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     needs = needed_bytes(config, network.weights.length, activations) + of_tables
     if needs <= room.memory_bytes:
         return None
-    share, less = "", "fewer cluster.workers or a smaller training.batch_size_per_worker take less"
+    share, less = "", "fewer cluster.workers or a smaller training.batch_size_per_worker need less memory"
     if of_tables > needs / 2:  # workers do not hold tables, so fewer workers would not help
         share = (
             f"of which {of_tables / 1e9:.1f} GB are for the embedding tables (their weights take "
             f"{4 * network.tables.size / 1e9:.2f} GB; the rest is for copies and optimizer slots), "
         )
-        less = "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
+        less = (
+            "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables need less "
+            "memory"
+        )
     need = f"its training takes about {needs / 1e9:.1f} GB of memory, {share}and {room}"
     line = f"model.name: got '{config.model.name}': {need}: {less}"
     if SURE_SHARE * needs > room.memory_bytes:
@@ -141,7 +144,7 @@ class TableMemoryLimit:
         if rows < config.model.rows_from or not layer.trainable:
             return
         self._numbers += rows * width
-        tables = f"the embedding tables up to '{layer.name}', a table of {rows:,} rows of width {width}, take about"
+        tables = f"the embedding tables up to '{layer.name}' (a table of {rows:,} rows of width {width}) take about"
         if self._room is not None and SURE_SHARE * table_bytes(config, self._numbers) > self._room.memory_bytes:
             less = "fewer or narrower rows" + ", or --no-evaluator," * config.cluster.evaluator
             of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
@@ -155,7 +158,7 @@ class TableMemoryLimit:
                 names = " and ".join(f"ps-{server}" for server in servers)
                 raise UserError(
                     f"cluster.parameter_servers: got {config.shards}: {tables} {needs / 1e9:.1f} GB on {names}, and {room}: "
-                    "fewer or narrower rows take less, and more machines with parameter servers hold more"
+                    "fewer or narrower rows need less memory, and more machines with parameter servers have more"
                 )
 
 

@@ -36,7 +36,8 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[PlacementEntry], work
         until = firsts.get(worker + 1, len(blocks)) if worker + 1 < workers else len(blocks)
         if worker not in firsts or not sum(block.weights for block in blocks[firsts[worker] : until]):
             raise ValueError(
-                f"mode.placement: worker {worker} would have no weights: place some of {_with_weights(blocks)} there"
+                f"mode.placement: worker {worker} would have no weights: place some of these layers on it: "
+                f"{_with_weights(blocks)}"
             )
     return [firsts[worker] for worker in range(workers)]
 

@@ -59,9 +59,9 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
     steps = checkpoint.arrays[ACCEPTED_STEPS]
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(
-            f"cluster.workers: got {config.cluster.workers}: the run in '{run_dir.root}' has unfinished steps that "
-            f"are farther apart than the {config.ledger_window:,} steps that a ledger holds with this number of "
-            "workers: resume it with as many workers as before"
+            f"cluster.workers: got {config.cluster.workers}: a ledger for this number of workers holds "
+            f"{config.ledger_window:,} steps, and the unfinished steps of the run in '{run_dir.root}' are farther apart: "
+            "resume the run with as many workers as before"
         )
     return checkpoint
 
@@ -164,7 +164,10 @@ def _contradictions(
     if abs((gradients := sum(progress.tally.staleness.values())) - applied.count) > MOST_OPEN:
         yield f"{applied.count} steps are applied, but the staleness of {gradients} steps is recorded"
     if abs(scheduled.first_missing - (version := min(of_shard.version for of_shard in counts))) > MOST_OPEN:
-        yield f"update {scheduled.first_missing} is the first that was not handed out, but the version is {version}"
+        yield (
+            f"update {scheduled.first_missing} is the first that was not handed out, but the lowest version of a shard is "
+            f"{version}"
+        )
     if abs(scheduled.end * config.steps_per_update - applied.below) > MOST_OPEN:
         yield f"{scheduled.end} updates were handed out, but step {applied.below} is the first that is not applied"
 
@@ -200,7 +203,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "evaluation.validation_examples": config.evaluation.validation_examples,
         "steps of an update": config.steps_per_update,
         "gradients of an update": config.gradients_per_update,
-        "most gradients of an update": config.most_gradients_per_update,
+        "largest number of gradients of an update": config.most_gradients_per_update,
         # In these cases each worker holds a part of the weights, or of the data.
         **({"cluster.workers": config.cluster.workers} if config.chosen_mode.shares_steps or shards else {}),
     }

@@ -94,7 +94,7 @@ def build(
     existing = names_of_all_devices()
     for worker, part in enumerate(step.parts):
         exists = part.device in existing
-        soft = "" if exists else ", which does not exist: soft placement takes another device of this worker"
+        soft = "" if exists else " (it does not exist, so soft placement takes another device of this worker)"
         log_line(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     positions = [part.positions for part in step.parts]
     states = start.cut(positions, [part.statistics for part in step.parts])

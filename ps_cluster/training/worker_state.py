@@ -111,7 +111,9 @@ class WorkerState:
         number = tf.maximum(*counts)
         printed = tf.cond(
             number > 0,
-            lambda: _print(f"{self._description} continues after", number % 2**_SAVES_BITS, "periods of this worker"),
+            lambda: _print(
+                f"{self._description} continues from the state after", number % 2**_SAVES_BITS, "periods of this worker"
+            ),
             lambda: _print(f"{self._description} begins anew: this worker has no earlier state"),
         )
         with tf.control_dependencies([printed]):
@@ -208,7 +210,7 @@ class WorkerState:
     def _report_disk(self, is_written: tf.Tensor) -> tf.Tensor:
         return tf.cond(
             is_written,
-            lambda: _print(f"{self._description}: the state can be written again"),
+            lambda: _print(f"{self._description}: writing the state works again"),
             lambda: _print(
                 f"{self._description}: the state can't be written ({' or '.join(self._files)} in the worker's folder). "
                 "Training continues; if this process dies, its successor continues from the last state that was written"

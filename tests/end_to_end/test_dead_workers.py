@@ -120,4 +120,4 @@ def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_l
     assert [(row["before"], row["workers"]) for row in summary["scaled"]][:2] == [(2, 3), (3, 2)]
     logs = [(run_dir / "logs" / f"worker-{index}.log").read_text() for index in range(3)]
     assert all(log.count("the local steps begins anew: this worker has no earlier state") == 1 for log in logs)
-    assert re.search(r"the local steps continues after [1-9]\d* periods of this worker", logs[0])
+    assert re.search(r"the local steps continues from the state after [1-9]\d* periods of this worker", logs[0])

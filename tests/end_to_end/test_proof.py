@@ -24,8 +24,8 @@ def test_an_update_that_is_computed_again_with_another_result_fails_the_run(tmp_
     assert_none_left(run_dir)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     told = (
-        r"the proof of this run fails: update \d+ of worker-0: the change of the .* is not what the equation says: "
-        r"the norm is 3\.000 times"
+        r"the proof of this run fails: update \d+ of worker-0: the change of the .* is not what the equation of the "
+        r"update says: the norm is 3\.000 times"
     )
     assert re.search(f"Error: {told}", done.stderr), done.stderr
     summary = summary_of(run_dir)

@@ -239,6 +239,6 @@ def test_tflite_of_a_recurrent_network_is_refused_in_one_line_unless_it_is_unrol
     if unroll:
         assert done.exit_code == 0, done.stderr
         return
-    why = "tflite: the model can't be written: TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM"
-    assert done.exit_code == 1 and f"{why} runs: build the layer with unroll=True" in done.stderr
+    why = "tflite: the model can't be written: TensorFlow Lite can't run the loop of a recurrent layer such as LSTM"
+    assert done.exit_code == 1 and f"{why}: build the layer with unroll=True" in done.stderr
     assert done.stderr.count("\n") == 1 and "loc(" not in done.output + capfd.readouterr().err

@@ -42,8 +42,8 @@ def _why_no_tflite(text: str) -> str:
     """Return one clause that says why a model can't be converted. `text`: all lines of the compiler's error."""
     if "TensorList" in text:
         return (
-            "TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM runs: build the layer with "
-            "unroll=True, which has the same weights"
+            "TensorFlow Lite can't run the loop of a recurrent layer such as LSTM: build the layer with unroll=True, "
+            "which does not change its weights"
         )
     if operations := dict.fromkeys(_OPERATION.findall(text)):
         return f"TensorFlow Lite has no operation {', '.join(operations)}"

@@ -30,7 +30,7 @@ class AirbenchSettings(ActivationSettings):
         default=1.0,
         ge=0.0625,
         le=16,
-        description="Factor for the numbers of filters in the three groups, which are 64, 256 and 256.",
+        description="The three groups have 64, 256 and 256 filters. This factor multiplies these numbers.",
     )
 
 

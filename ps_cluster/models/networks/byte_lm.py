@@ -21,7 +21,9 @@ from ps_cluster.models.networks import ADAM, MUON_ADAM, tuned_settings
 class ByteLmSettings(NetworkSettings):
     blocks: int = Field(default=4, ge=1, le=100, description="Number of blocks, each of attention and dense layers.")
     units: int = Field(default=160, ge=1, le=8192, description="How many numbers represent each byte of the window.")
-    heads: int = Field(default=5, ge=1, le=128, description="Number of attention heads. It has to divide the units.")
+    heads: int = Field(
+        default=5, ge=1, le=128, description="Number of attention heads. It has to be a divisor of model.units."
+    )
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="Share of a block's outputs that is set to 0 in each step."
     )
@@ -45,7 +47,9 @@ class ByteLm(Network[ByteLmSettings]):
     def check(self, examples: ExampleSpec, settings: ByteLmSettings) -> None:
         examples.window(self.name)
         if settings.units % settings.heads:
-            raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
+            raise ValueError(
+                f"model.heads: got {settings.heads}: it has to be a divisor of model.units, {settings.units}"
+            )
 
     def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
         """Return the network: 1.4 M parameters by default. The scores at a position depend on no later byte."""

@@ -30,8 +30,8 @@ class DlrmSettings(NetworkSettings):
     row_width: int = Field(default=8, ge=1, le=4096, description="Number of values in each row of the tables.")
     bottom: Units = Field(
         default=(64,),
-        description="Units of the dense layers for the columns of numbers (the bottom MLP). One more dense layer follows "
-        "them. It has as many units as a row has values.",
+        description="Units of the dense layers for the columns of numbers (the bottom MLP). After them comes one "
+        "more dense layer, with model.row_width units.",
     )
     top: Units = Field(
         default=(128, 64),

@@ -17,7 +17,9 @@ EPSILON = 1e-7
 
 
 class AdaptiveSettings(StalenessSettings):
-    strength: Factor = Field(default=2.0, description="lambda_0 in the paper.")
+    strength: Factor = Field(
+        default=2.0, description="Strength of the correction: lambda_0 of DC-ASGD-a (arXiv:1609.08326)."
+    )
     decay: Fraction = Field(default=0.95, description="Decay of the running mean square of the gradients.")
 
 
@@ -62,7 +64,9 @@ class DcAdaptiveMethod(StalenessMethod[AdaptiveSettings]):
 
 class ConstantSettings(StalenessSettings):
     # The paper's value (Zheng et al. 2017, arXiv:1609.08326).
-    strength: Factor = Field(default=0.04, description="lambda in the paper.")
+    strength: Factor = Field(
+        default=0.04, description="Strength of the correction: lambda of DC-ASGD-c (arXiv:1609.08326)."
+    )
 
 
 class DcConstantCorrection(WithBackups[ConstantSettings]):

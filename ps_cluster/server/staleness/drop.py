@@ -17,8 +17,8 @@ class DropSettings(StalenessSettings):
         default=None,
         ge=1,
         le=100_000,
-        description="R in the paper: a gradient that is R versions old or older is dropped; null: twice the number of "
-        "workers.",
+        description="A gradient that is this many versions old or older is dropped (R of Ringmaster ASGD, "
+        "arXiv:2501.16168); null: twice the number of workers.",
     )
     stop: bool = Field(
         default=False,

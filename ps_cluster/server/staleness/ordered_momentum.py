@@ -13,7 +13,7 @@ from ps_cluster.server.staleness.correction import Arrival, Corrected, Correctio
 
 
 class OrderedSettings(StalenessSettings):
-    momentum: Momentum = Field(default=0.9, description="beta in the paper.")
+    momentum: Momentum = Field(default=0.9, description="The momentum: beta of OrMo (arXiv:2407.19234).")
 
 
 class OrderedMomentumCorrection(Correction[OrderedSettings]):

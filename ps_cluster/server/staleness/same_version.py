@@ -42,5 +42,6 @@ class SameVersionMethod(GatherMethod):
         if config.chosen_mode.delay(config):
             raise ValueError(
                 f"mode.simulate_workers: got {config.chosen_mode.emulated_workers(config)}: no gradient would be "
-                f"computed from the newest weights, and staleness.method {self.name} drops all older ones: leave it out"
+                f"computed from the newest weights, and staleness.method {self.name} drops all others: "
+                "leave mode.simulate_workers out"
             )

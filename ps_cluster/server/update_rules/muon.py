@@ -70,7 +70,7 @@ class MuonSettings(MatrixSettings):
 class MuonAdamSettings(AdamSettings, MatrixSettings):
     momentum: Momentum = Field(
         default=0.9,
-        description="Decay of the running sum of the gradients, and beta_1 of Adam for all other variables.",
+        description="For matrices, the decay of the running sum of the gradients; for all other variables, beta_1 of Adam.",
     )
     rate_of_adam: Factor = Field(
         default=0.1,

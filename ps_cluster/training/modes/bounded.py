@@ -31,7 +31,8 @@ class BoundedSettings(ModeSettings):
         default=None,
         ge=0,
         le=1000,
-        description=f"The largest staleness of an update; {DEFAULT_MAX_STALENESS} if neither bound of this mode is set.",
+        description="The largest staleness of an update. If neither this nor mode.max_clock_lag is set, the bound is "
+        f"{DEFAULT_MAX_STALENESS}.",
     )
     max_clock_lag: int | None = Field(
         default=None,

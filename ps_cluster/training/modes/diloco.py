@@ -51,8 +51,8 @@ class DilocoSettings(OuterSettings):
         default=0.0,
         ge=0,
         le=1,
-        description="The share of the momentum that moves the weights at each push, not only at every N-th push (c in the "
-        "paper); at most 1 / N.",
+        description="The share of the momentum that moves the weights at each push, not only at every N-th push (c of "
+        "arXiv:2401.09135, algorithm 3). N is mode.momentum_every. This share is at most 1 / N.",
     )
 
 

@@ -249,7 +249,7 @@ class SyncPs(DefaultMode):
         if backups and backups >= config.cluster.workers:
             raise ValueError(f"mode.backup_workers: got {backups}: it has to be less than cluster.workers")
         if (grace_s := self.grace_seconds(config)) and not backups:
-            raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
+            raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers of at least 1")
 
     def late_workers(self, config: RunConfig) -> int:
         return SyncPsSettings.of(config).backup_workers
