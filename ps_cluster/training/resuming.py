@@ -78,7 +78,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
         if arrays.keys() >= LEDGER and len(arrays[COUNTERS]) != shards and not is_aligned(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays[COUNTERS])} parameter servers had not applied the "
-                f"same steps, so a cluster with {shards} can't continue from it"
+                f"same steps, so {shards} parameter servers can't continue from it"
             )
 
     return checkpoints.load_to_resume(run_dir.states, notify, check)

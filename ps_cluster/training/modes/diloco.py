@@ -142,8 +142,8 @@ class Diloco(OuterMode):
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
-                f"mode.fragments: got true: it needs from 2 to {settings.local_steps} (mode.local_steps) parameter servers, "
-                f"but cluster.parameter_servers is {servers}; it also needs mode.dynamic_steps=false"
+                f"mode.fragments: got true: it needs mode.dynamic_steps=false, and from 2 to {settings.local_steps} "
+                f"(mode.local_steps) parameter servers; cluster.parameter_servers is {servers}"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):
