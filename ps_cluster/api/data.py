@@ -40,7 +40,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
     for key in ("data.dataset",) if is_named else ("data.dataset", "data.data_dir"):
         if values.get(key) is not None:
             raise UserError(
-                f"{key}: got '{values[key]}', but the argument data chooses the data too: leave one of them out"
+                f"{key}: got '{values[key]}', but the argument 'data' also chooses the data: leave one of them out"
             )
     if is_named:
         return {**values, "data.dataset": os.fspath(data)}

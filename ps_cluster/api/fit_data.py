@@ -218,7 +218,8 @@ def _written(
     """
     if y is not None or weight is not None:
         raise UserError(
-            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream: put this array into its batches instead"
+            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, so its batches have to contain these values: "
+            "leave this argument out"
         )
     if steps is None and stream.is_endless:
         raise UserError(f"{what}: the stream may have no end: give {_steps_argument(what)}")
@@ -227,7 +228,7 @@ def _written(
     most = steps * epochs if steps is not None and stream.is_one_pass else steps
     found = write_stream(stream.batches, own, what, steps=most, notify=notify)
     if what == "x":
-        which = "these examples" if steps is None or stream.is_one_pass else f"these first {steps:,} batches"
+        which = "the same examples" if steps is None or stream.is_one_pass else f"the same first {steps:,} batches"
         notify(f"x: each epoch trains on {which}, so put random augmentation into layers of the model")
     x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
     return Examples(x, y, _weight(what, found.weights)), found.first_batch
@@ -276,8 +277,8 @@ def _of_frame(what: str, frame: Any) -> np.ndarray:
     for name, dtype in kinds:
         if getattr(dtype, "kind", "O") not in "iufb":
             raise UserError(
-                f"{what}: column '{one_line(str(name), 100)}' is {dtype}: give numbers, or a dictionary of columns for a model "
-                "with an input for each"
+                f"{what}: column '{one_line(str(name), 100)}' is {dtype}: give numbers, or, for a model with an input for each "
+                "column, a dictionary of columns"
             )
     values: np.ndarray = frame.to_numpy()
     return values.astype(np.float32) if values.dtype.kind in "fOb" else values

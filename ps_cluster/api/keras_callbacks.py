@@ -280,8 +280,8 @@ class CallbackCaller:
         if first <= last:
             which = f"epoch {first + 1} is" if first == last else f"epochs {first + 1} to {last + 1} are"
             print_line(
-                f"callbacks: {which} left out, because the checkpoint was deleted before the callbacks could be called: they "
-                "are slower than the training, so set checkpoints.keep to a larger number"
+                f"callbacks: {which} left out, because the checkpoint was deleted before the callbacks could be called: the "
+                "callbacks are slower than the training, so set checkpoints.keep to a larger number"
             )
         if not is_there:
             return False

@@ -49,7 +49,8 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
         for number, batch in enumerate(islice(batches, steps)):
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 raise UserError(
-                    f"{what}: batch {number} is {_kind(batch)}: a batch is (inputs, targets) or (inputs, targets, weights)"
+                    f"{what}: batch {number} is {_kind(batch)}: a batch has to be (inputs, targets) or "
+                    "(inputs, targets, weights)"
                 )
             structure = batch
             for path, value in _leaves(batch):

@@ -44,7 +44,7 @@ X, Y = np.zeros((8, 2), "float32"), np.arange(8) % 2
         ({"steps": 50}, "training.steps: the argument epochs of fit decides"),
         ({"patience": 3}, "evaluation.patience: it needs examples to score: give validation_data"),
         ({"settings": {"cluster.evaluator": True}}, "cluster.evaluator: it needs examples to score"),
-        ({"data_dir": "/mnt"}, "data.data_dir: got '/mnt', but the argument data chooses the data too"),
+        ({"data_dir": "/mnt"}, "data.data_dir: got '/mnt', but the argument 'data' also chooses the data"),
         ({"verbose": 7}, "verbose: got 7"),
         ({"max_queue_size": 3}, "max_queue_size: there is no such argument"),
         ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, "ReduceLROnPlateau can't be used"),

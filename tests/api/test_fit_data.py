@@ -117,7 +117,7 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
     [
         (lambda: arrays(generated()), "x: the stream may have no end: give steps_per_epoch"),
         (lambda: arrays(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()), "x: the stream may have no end"),
-        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream: put this array into its batches instead"),
+        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream, so its batches have to contain these values: leave"),
         (lambda: arrays(Batches(workers=1), validation_split=0.1), "validation_split: it needs arrays"),
         (lambda: arrays(Batches(workers=1), batch_size=3), "batch_size: x is a stream, which has batches of its own"),
         (lambda: arrays(X), "x: got ndarray without targets"),
@@ -140,7 +140,7 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
         (lambda: arrays(pandas.DataFrame({"u": ["a"]}), Y), "x: column 'u' is .*: give numbers, or a dictionary"),
         (lambda: arrays(iter([(X, Y), (X[:, :1], Y)]), steps_per_epoch=2), r"batch 1 has rows of shape \[1\].*pad all"),
         (lambda: arrays(iter([]), steps_per_epoch=2), "x: it has no batches"),
-        (lambda: arrays(iter([X]), steps_per_epoch=1), "x: batch 0 is ndarray: a batch is"),
+        (lambda: arrays(iter([X]), steps_per_epoch=1), "x: batch 0 is ndarray: a batch has to be"),
         (
             lambda: arrays(iter([(X, Y[:3])]), steps_per_epoch=1),
             "different numbers of examples: inputs has 20, targets has 3",

@@ -75,13 +75,13 @@ class BenchArm:
         if model not in TORCH_NETWORKS:
             known = join_names(list(TORCH_NETWORKS))
             raise UserError(
-                f"--models: got '{model:.300}': arm {self.name} has only {known} in PyTorch: leave the "
+                f"--models: got '{model:.300}': arm {self.name} can train only {known}: leave this "
                 "network or the arm out"
             )
         if f"{spec}" != TORCH_EXAMPLES or spec.outputs != TORCH_CLASSES or spec.target.shape:
             raise UserError(
-                f"--dataset: got examples of {spec} and {spec.outputs} outputs: arm {self.name} takes only "
-                f"{TORCH_EXAMPLES} of {TORCH_CLASSES} classes: leave the arm out"
+                f"--dataset: got examples '{spec}' with {spec.outputs} outputs: arm {self.name} takes only "
+                f"examples '{TORCH_EXAMPLES}' with {TORCH_CLASSES} classes: leave the arm out"
             )
 
 
@@ -136,7 +136,7 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
         raise UserError(
-            f"--straggler: got '{straggler}': no worker of these arms can be slow: name {able} in --arms, or leave "
+            f"--straggler: got '{straggler}': none of these arms can have a slow worker: name {able} in --arms, or leave "
             "--straggler out"
         )
     # An arm in which no worker waits for slow workers keeps the share 1 - lost / workers of its rate. If one of three

@@ -146,7 +146,7 @@ def with_length(
     steps = min(MOST_STEPS, max(FEWEST_STEPS, round(MEASUREMENT_S * steps_per_second)))
     unit = packed.spec.unit
     notify(
-        f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} are used in each "
-        f"measurement: about {MEASUREMENT_S:.0f} s at {per_second:,.0f} {unit}/s, the rate of arm {arm.name} in a short run"
+        f"{case.model.name} {case.model.precision}: each measurement trains on {steps * case.examples_per_step:,} "
+        f"{unit}: about {MEASUREMENT_S:.0f} s at {per_second:,.0f} {unit}/s, the rate of arm {arm.name} in a short run"
     )
     return case.with_values({"training.steps": steps})

@@ -120,6 +120,6 @@ def columns_of(measured: Sequence[BenchArm]) -> list[Column]:
     baselines = [arm.name for arm in measured if arm.name in BASELINES]
     return [
         Column("rate", "examples/s", ",.0f", rates_of),
-        Column("rows_per_core", "rows/s a core", ",.0f", rows_per_core),
-        *(Column(f"to_{one}", f"to {one}", ".2f", ratio_to(one)) for one in baselines),
+        Column("rows_per_core", "rows/s per core", ",.0f", rows_per_core),
+        *(Column(f"to_{one}", f"this ÷ {one}", ".2f", ratio_to(one)) for one in baselines),
     ]

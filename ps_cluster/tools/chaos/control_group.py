@@ -92,7 +92,7 @@ def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
 
 def _make(limit: Limit, around: list[Path]) -> Path:
     """Create a group with this limit in the first folder of `around` that allows it. Raises NotAllowed if none does."""
-    reason = "none is mounted"
+    reason = "no file system of control groups is mounted"
     for parent in around:
         group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"
         try:
@@ -114,8 +114,8 @@ def _make(limit: Limit, around: list[Path]) -> Path:
         if files:
             return group
         group.rmdir()
-        reason = f"'{parent}' does not pass the controller on"
-    raise NotAllowed(f"no control group with a limit of {limit.controller} can be made here: {reason}")
+        reason = f"'{parent}' does not pass on the controller '{limit.controller}'"
+    raise NotAllowed(f"no control group that limits {limit.controller} can be made here: {reason}")
 
 
 def _move(pid: int, group: Path) -> None:

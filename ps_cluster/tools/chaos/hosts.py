@@ -113,7 +113,9 @@ class Host:
         self._wire = _popen(self.switch, argv, stdout=subprocess.PIPE)
         assert self._wire.stdout is not None
         if not self._wire.stdout.readline():
-            raise NotAllowed(f"{self.name}: the program that delays and loses packets ended with {self._wire.wait()}")
+            raise NotAllowed(
+                f"{self.name}: the program that delays and loses packets ended with exit code {self._wire.wait()}"
+            )
 
 
 @contextmanager
@@ -206,6 +208,6 @@ def _popen(network: RunNetwork, argv: Sequence[str], **options: Unpack[PopenOpti
         if time.monotonic() > deadline:
             process.kill()
             process.wait()
-            raise NotAllowed(f"{argv[0]} did not reach its host within {PROGRAM_S:.0f} s")
+            raise NotAllowed(f"{argv[0]} did not enter the namespaces of its host within {PROGRAM_S:.0f} s")
         time.sleep(_POLL_INTERVAL_S / 10)
     return process

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     "--straggler",
     "stragglers",
     type=LIST,
-    help="Settings of slow workers to compare, separated by commas, e.g. none,2:5x; default: none.",
+    help="Settings of slow workers to compare, separated by commas; default: none. With none,2:5x, each arm is trained "
+    "without slow workers, and again with worker 2 five times slower.",
 )
 @option(
     "--batches",
@@ -63,12 +64,12 @@ if TYPE_CHECKING:
     "--output",
     type=OUTPUT_FOLDER,
     default=Path("comparison"),
-    help="Folder of the runs and the report. An unfinished comparison in it is continued. You may ask for more seeds.",
+    help="Folder of the runs and the report. An unfinished comparison in it is continued. A larger --seeds adds runs.",
 )
 @option(
     "--force",
     is_flag=True,
-    help="Compare the runs even if settings differ that should be equal; the report then says so.",
+    help="Compare the runs even if they differ in settings that should be equal; the report then says so.",
 )
 @tensorboard_option
 @option("--dry-run", is_flag=True, help="Print the runs in the order in which they are trained; start nothing.")

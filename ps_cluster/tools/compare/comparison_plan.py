@@ -228,17 +228,17 @@ def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
         if (value := given.get(key)) is not None:
             raise UserError(
                 f"{key}: got {value!r:.100}: every arm of this comparison trains for {comparison.seconds:g} s: leave out "
-                f"{key}, or the comparison's seconds"
+                f"{key}, or the comparison's 'seconds'"
             )
     for key in OFF_WITH_TIME_LIMIT.keys() & given.keys():
         if given[key] != OFF_WITH_TIME_LIMIT[key]:
             raise UserError(
                 f"{key}: got {given[key]!r:.100}: this setting needs the number of updates, which is unknown if every arm "
-                f"trains for the same time: leave out {key}, or the comparison's seconds"
+                f"trains for the same time: leave out {key}, or the comparison's 'seconds'"
             )
     if "score_every_epochs" in comparison.model_fields_set:
         raise UserError(
-            f"score_every_epochs: got {comparison.score_every_epochs:g}: in a comparison with seconds, every run is scored "
+            f"score_every_epochs: got {comparison.score_every_epochs:g}: in a comparison with 'seconds', every run is scored "
             f"{SCORES_IN_TIME} times: leave score_every_epochs out"
         )
 

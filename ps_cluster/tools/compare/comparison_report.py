@@ -186,7 +186,8 @@ def _scored(records: Sequence[Record], limit_s: float | None) -> str:
         return f"{counts[0]} to {counts[-1]}, not at the same numbers of {not_diverged[0].summary.unit}"
     places = zip(*([score.examples for score in record.scores] for record in not_diverged))
     apart = max(max(place) - min(place) for place in places) / min(record.examples for record in not_diverged)
-    return f"{counts[0]}, at the same numbers of {not_diverged[0].summary.unit} (apart by at most {apart:.1%} of the training)"
+    unit = not_diverged[0].summary.unit
+    return f"{counts[0]}, at the same numbers of {unit} (the runs differ by at most {apart:.1%} of the training)"
 
 
 def _origins(groups: Sequence[Group]) -> dict[str, object]:

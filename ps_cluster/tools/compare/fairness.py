@@ -104,13 +104,13 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
         more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
         raise UserError(
             f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them "
-            "with --force: the report then begins with every difference"
+            "with --force: the report then begins with all differences"
         )
     surroundings = (
         f"The runs differ in {difference}. A difference between arms may come from that."
         for difference in differences_in_surroundings(records)
     )
-    return [*(f"Not a fair comparison (--force): {text}." for text in unequal), *surroundings]
+    return [*(f"Not a fair comparison of these runs (--force): {text}." for text in unequal), *surroundings]
 
 
 def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
     least, most = (choose(not_diverged, key=lambda record: record.examples) for choose in (min, max))
     if most.examples > least.examples * (1 + EXAMPLES_TOLERANCE):
         yield (
-            f"they differ in examples trained on by more than {EXAMPLES_TOLERANCE:.0%}: {least.examples:,} "
+            f"they differ by more than {EXAMPLES_TOLERANCE:.0%} in the examples that they trained on: {least.examples:,} "
             f"('{least.root.name}') to {most.examples:,} ('{most.root.name}')"
         )
 
@@ -160,7 +160,7 @@ def _list(seeds: Sequence[int]) -> str:
 def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
     """Yield warnings about scaled (not tuned) learning rates, and about recipes without rates for individual modes."""
     scaled = {
-        f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
+        f"{group.arm} (batch {group.batch_per_worker} / {group.batch}, rate {group.first.config.optimizer.learning_rate:.3g})"
         for group in groups
         if any(record.root.name in read_plan(record.root.parent.parent).rates_scaled for record in group.records)
     }

@@ -83,7 +83,7 @@ def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
         yield f"the time to {goal} is not compared, as it was not measured in every run"
     final, unit = f"final {metric.name}", " points" if metric.unit == "%" else ""
     if one.metric_difference is None and one.speed is not None:
-        yield f"the {final} is not compared, because it is missing in some run"
+        yield f"the {final} is not compared, because it is missing in some runs"
     higher = (f"a higher {final}", f"a lower {final}")
     yield from _judged(one.metric_difference, 0, higher, f"the {final}", metric.signed, unit)
 
@@ -125,8 +125,8 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     records = [record for group in groups for record in group.records]
     if unscored := sum(record.final is None and not record.diverged for record in records):
         yield (
-            f"{unscored} of {len(records)} runs have no score at the time limit, so no final {records[0].metric.name}. "
-            "Set checkpoints.every_seconds to less than half of the limit."
+            f"{unscored} of {len(records)} runs have no score at the time limit, so they have no final "
+            f"{records[0].metric.name}. Set checkpoints.every_seconds to less than half of the limit."
         )
     reached = [record.reached(target) for record in records]
     if limits := sum(bool(one and one.is_limit) for one in reached):

@@ -55,7 +55,12 @@ def k8s() -> None:
     default="jobset",
     help=f"What starts and restarts tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
 )
-@option("--name", type=_NAME, default="ps-cluster", help="Name of the run directory, and prefix of all objects.")
+@option(
+    "--name",
+    type=_NAME,
+    default="ps-cluster",
+    help="Name of the run directory, and prefix of the names of all objects.",
+)
 @option("--namespace", type=_NAMESPACE, help="The namespace of all objects; default: the one that kubectl uses.")
 @option("--image", type=_IMAGE, required=True, help="The container image, built from the Containerfile.")
 @option("--run-volume", type=_CLAIM, required=True, metavar="CLAIM", help="The volume for the run directory.")
@@ -77,7 +82,7 @@ def k8s() -> None:
 )
 @option(
     "--restart-job/--no-restart-job",
-    help="Kinds jobset and trainjob: recreate single Jobs. The controller needs its feature gate RestartJob for this.",
+    help="With the kinds jobset and trainjob, recreate single Jobs. The controller needs its feature gate RestartJob for this.",
 )
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: standard output.")
 @waiting_options()

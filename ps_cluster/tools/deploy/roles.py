@@ -88,7 +88,7 @@ def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
     mode = config.chosen_mode
     check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.types else 0, mode)
     if (folder := config.data.data_dir) is not None and not folder.is_absolute():
-        raise UserError(f"data.data_dir: got '{folder}': name the absolute path at which the tasks find it")
+        raise UserError(f"data.data_dir: got '{folder}': name the absolute path at which the tasks find this folder")
 
 
 def _by_type(field: str, values: Iterable[OfType[Value]], types: tuple[str, ...], default: Value) -> dict[str, Value]:

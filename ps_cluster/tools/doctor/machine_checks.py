@@ -33,13 +33,13 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
     allowed = allowed or allowance()
     found = machine.describe(cpuinfo, allowed)
     precision = machine.fastest_precision(cpuinfo)
-    why = "" if precision == "bfloat16" else ", as it has no instructions for bfloat16"
+    why = "" if precision == "bfloat16" else ", as the processor has no instructions for bfloat16"
     answer = f"{machine.processor_of(found)}, {with_noun(allowed.threads, 'core')}: precision auto is {precision}{why}"
     flags = machine.flags_of(cpuinfo)
     if platform.machine() == "x86_64" and flags and "avx" not in flags:
         return fail(f"{answer}; it has no AVX", "use another machine: TensorFlow's packages need AVX")
     if allowed.quota_decides:
-        return warn(answer, f"give the container more processors: it may use only a part of its {allowed.processors}")
+        return warn(answer, f"give the container more processors: of its {allowed.processors}, it may use only a part")
     if allowed.threads < 2:
         return warn(answer, "give it a second core: on one core, workers take turns")
     return ok(answer)

@@ -84,7 +84,7 @@ def read_run(root: Path) -> FinishedRun:
     try:
         rows, summary = ledger_csv.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
-        raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
+        raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: its run has not ended") from error
     for name, there in (("processes", summary.processes), ("parameter_servers", summary.parameter_servers)):
         if not there:
             raise UserError(f"{run_dir.summary.name} in '{root}': {name} is missing: nothing to calibrate from")

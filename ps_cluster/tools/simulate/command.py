@@ -61,7 +61,7 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--network",
     type=OneOf(known_costs()),
-    help="Use the costs of this network; default: the network of the run --from, or tutorial_cnn.",
+    help="Use the costs of this network; default: that of the run in --from, or tutorial_cnn.",
 )
 @option(
     "--from",

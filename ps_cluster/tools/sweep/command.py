@@ -101,8 +101,8 @@ def sweep(
     "--split",
     type=OneOf(["all", "shards", "bootstrap"]),
     default="all",
-    help="Training examples of each member. all: every example. shards: a separate part. bootstrap: as many examples, "
-    "drawn with replacement.",
+    help="Training examples of each member. all: every example. shards: a separate part. bootstrap: as many as there "
+    "are, drawn with replacement.",
 )
 @option("--workers", "at_once", type=Integer(1, 8), default=2, help="Number of members that are trained at once.")
 @option(

@@ -85,7 +85,7 @@ def read_ensemble(
         )
     if not 2 <= ensemble.count <= MOST_MEMBERS:
         raise UserError(
-            f"--members: there would be {with_noun(ensemble.count, 'member')}: an ensemble has from 2 to {MOST_MEMBERS}"
+            f"--members: there would be {with_noun(ensemble.count, 'member')}: an ensemble needs from 2 to {MOST_MEMBERS}"
         )
     return ensemble
 
@@ -121,7 +121,7 @@ def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
     """
     members = members_of(ensemble, Path())
     for member in members:
-        yield f"{member.root.name}: {member.config.training.sample} of the training examples"
+        yield f"{member.root.name}: training examples: {member.config.training.sample}"
     yield mode_of(ensemble.settings, (), "member")
     expected = memory.expected((member.config for member in members), min(at_once, len(members)))
     yield f"members: {len(members)}, {at_once} at once; memory expected: {expected}; nothing was started"

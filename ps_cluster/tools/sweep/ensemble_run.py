@@ -63,7 +63,7 @@ def train_members(members: Sequence[Job], fleet: Fleet, requests: StopRequests) 
             return False
         member = left.pop(0)
         fleet.start(member)
-        print_line(f"{member.name} begins ({member.config.training.sample} of the training examples)")
+        print_line(f"{member.name} begins (training examples: {member.config.training.sample})")
         return True
 
     def ended(one: EndedJob) -> None:

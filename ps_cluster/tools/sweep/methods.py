@@ -49,7 +49,9 @@ class SearchMethod:
         if wanted is not None:
             raise UserError(f"--trials: got {wanted}: a grid tries all its {size:,} combinations: leave --trials out")
         if size > MOST_TRIALS:
-            raise UserError(f"--vary: {size:,} combinations: a grid has at most {MOST_TRIALS:,}; take --method random")
+            raise UserError(
+                f"--vary: {size:,} combinations: a grid may have at most {MOST_TRIALS:,}; take --method random"
+            )
         return size
 
     def sampler(self, seed: int) -> BaseSampler:

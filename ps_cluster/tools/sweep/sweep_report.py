@@ -66,8 +66,8 @@ def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: 
     else:
         console.print(f"best trial:    {listed(best.values)}", style="bold", soft_wrap=True)
         lines = [
-            f"its score:     {score_text(plan, best.score)} on {_held_out(plan)} (a little too high, because the trial was "
-            "chosen by it)",
+            f"its score:     {score_text(plan, best.score)} on {_held_out(plan)} (a little too good, because the trial was "
+            "chosen by this score)",
             f"train with it: {PROGRAM} run --config {shlex.quote(str(output / BEST))}",
             *lines,
         ]

@@ -86,9 +86,9 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
 @pytest.mark.parametrize(
     ("model", "shape", "classes", "message"),
     [
-        ("mine.py:build", (32, 32, 3), 10, "--models: got 'mine.py:build': arm ddp has only tutorial_cnn, "),
-        ("airbench", (28, 28, 1), 10, "--dataset: got examples of image uint8 \\[28, 28, 1\\] and 10 outputs"),
-        ("airbench", (32, 32, 3), 100, "--dataset: got examples of image .* and 100 outputs: arm ddp takes"),
+        ("mine.py:build", (32, 32, 3), 10, "--models: got 'mine.py:build': arm ddp can train only tutorial_cnn, "),
+        ("airbench", (28, 28, 1), 10, "--dataset: got examples 'image uint8 \\[28, 28, 1\\]' with 10 outputs"),
+        ("airbench", (32, 32, 3), 100, "--dataset: got examples 'image .*' with 100 outputs: arm ddp takes"),
     ],
 )
 def test_pytorch_refuses_by_name_what_it_does_not_know(model, shape, classes, message):

@@ -76,7 +76,7 @@ def test_short_runs_grow_until_one_is_long_enough_and_the_measurement_takes_10_s
     found, (line,) = length(arm)
     assert (found, arm.runs) == (steps, runs)
     assert line.startswith(
-        f"airbench {CASE.model.precision}: {100 * steps:,} images are used in each measurement: about 10 s at "
+        f"airbench {CASE.model.precision}: each measurement trains on {100 * steps:,} images: about 10 s at "
     )
 
 

@@ -63,11 +63,14 @@ def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline_that_is
     rates = {"fit": [10, 20], "hand": [40, 40], "async": [20, 30], "per_variable": [5, 10]}
     measured = [table_speed.FIT, table_speed.HAND, table_speed.ASYNC, table_speed.PER_VARIABLE]
     columns = {column.heading: column.read for column in table_speed.columns_of(measured)}
-    assert list(columns) == ["examples/s", "rows/s a core", "to fit", "to hand", "to per_variable"]
+    assert list(columns) == ["examples/s", "rows/s per core", "this ÷ fit", "this ÷ hand", "this ÷ per_variable"]
     cores = allowance().threads
     of_async = [read(rates, table_speed.ASYNC) for read in columns.values()]
     assert of_async == [[20, 30], [20 * 26 / cores, 30 * 26 / cores], [2.0, 1.5], [0.5, 0.75], [4, 3]]
-    assert columns["to fit"](rates, table_speed.HAND) == [4, 2] and columns["to fit"](rates, table_speed.FIT) is None
+    assert (
+        columns["this ÷ fit"](rates, table_speed.HAND) == [4, 2]
+        and columns["this ÷ fit"](rates, table_speed.FIT) is None
+    )
 
 
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])

@@ -245,7 +245,7 @@ def test_another_length_than_the_seconds_is_refused(key, value):
             UserError, match=f"{key}: got {value}: every arm of this comparison trains for 240 s: leave out {key}"
         ):
             plan(settings, arms=arms("async", **arm), seconds=240.0)
-    problem = "score_every_epochs: got 0.5: in a comparison with seconds, every run is scored 8 times"
+    problem = "score_every_epochs: got 0.5: in a comparison with 'seconds', every run is scored 8 times"
     with pytest.raises(UserError, match=problem):
         plan(EPOCHS, seconds=240.0, score_every_epochs=0.5)
 

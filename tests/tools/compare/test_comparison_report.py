@@ -402,7 +402,7 @@ def test_the_report_says_whether_all_runs_were_scored_at_the_same_numbers_of_ima
     scores = ((0.1, 0.0, 0), (0.4, 10.0, 5000), (0.6, 20.0, 10_000))
     late = (scores[0], (0.4, 10.0, 5200), scores[2])
     for name, others, says in (
-        ("alike", late, "3, at the same numbers of images (apart by at most 2.0% of the training)"),
+        ("alike", late, "3, at the same numbers of images (the runs differ by at most 2.0% of the training)"),
         ("fewer", scores[1:], "2 to 3, not at the same numbers of images"),
     ):
         runs = [Fake({"mode.name": mode}, one) for mode, one in (("sync", scores), ("async", others))]
@@ -423,7 +423,10 @@ def unequal(tmp_path, **changes) -> list[Path]:
     [
         ({"seed": 1}, "differ in seeds: 0 \\(sync, batch 128 per worker, straggler none\\) against 1 \\(async"),
         ({"seed": 0, "dataset_kind": "synthetic"}, "differ in dataset_kind: real, synthetic"),
-        ({"seed": 0, "examples": 12_000}, "differ in examples trained on by more than 2%: 10,240 .* to 12,000"),
+        (
+            {"seed": 0, "examples": 12_000},
+            "differ by more than 2% in the examples that they trained on: 10,240 .* to 12,000",
+        ),
     ],
 )
 def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path, no_plots, changes, named):
@@ -434,7 +437,7 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     assert not (tmp_path / "report").exists()
 
     report = write_report(roots, tmp_path / "report", force=True)
-    forced = [line for line in report.warnings if line.startswith("Not a fair comparison (--force)")]
+    forced = [line for line in report.warnings if line.startswith("Not a fair comparison of these runs (--force)")]
     assert len(forced) == 1 and re.search(named, forced[0])
     page = report.page.read_text()
     assert page.index("Not a fair comparison") < page.index("What was compared")
@@ -469,8 +472,8 @@ def test_runs_that_did_not_train_for_equal_times_are_refused(tmp_path, no_plots)
     with pytest.raises(UserError, match="'single-0' trained for only 30.0 of 40 s"):
         write_report(roots, tmp_path / "report")
     page = write_report(roots, tmp_path / "forced", force=True).page.read_text()
-    assert "2 of 4 runs have no score at the time limit, so no final test accuracy." in page
-    assert "the final test accuracy is not compared, because it is missing in some run" in page
+    assert "2 of 4 runs have no score at the time limit, so they have no final test accuracy." in page
+    assert "the final test accuracy is not compared, because it is missing in some runs" in page
 
 
 def test_a_run_whose_only_score_came_after_its_time_limit_has_no_final_score(tmp_path):

@@ -127,10 +127,10 @@ def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
     ("flags", "allowed", "status", "says"),
     [
         ("avx avx512_bf16", Allowance(4), OK, "precision auto is bfloat16"),
-        ("avx", Allowance(4), OK, "precision auto is float32, as it has no instructions for bfloat16"),
+        ("avx", Allowance(4), OK, "precision auto is float32, as the processor has no instructions for bfloat16"),
         ("avx", Allowance(1), WARN, "second core"),
         ("avx", Allowance(4, 1.5), WARN, "2 cores: precision auto is float32"),
-        ("avx", Allowance(4, 1.5), WARN, "give the container more processors: it may use only a part of its 4"),
+        ("avx", Allowance(4, 1.5), WARN, "give the container more processors: of its 4, it may use only a part"),
         ("sse2", Allowance(4), FAIL, "no AVX"),
     ],
 )

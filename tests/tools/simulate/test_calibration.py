@@ -99,7 +99,7 @@ def test_runs_that_tell_too_little_are_refused(tmp_path, base):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"training__batch_size_per_worker": 64}, "examples a step: got 64, but the costs were measured with 128"),
+        ({"training__batch_size_per_worker": 64}, "examples per step: got 64, but the costs were measured with 128"),
         ({"mode__simulate_workers": 9}, "simulate_workers: got 9"),
         ({"cluster__wire": "bfloat16"}, "bytes of a parameter on the wire: got 2, but the costs were measured with 4"),
         ({"dispatch": 4}, "steps_per_dispatch: got 4, but the costs were measured with auto"),

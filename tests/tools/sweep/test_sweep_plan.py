@@ -87,7 +87,7 @@ GRID = {RATE: "0.1..1:log:10", "optimizer.momentum": "0.1..0.9:10"}
         ({"evaluation.validation_examples": "10,20"}, {}, "judged"),
         ({"model.name": "mlp,airbench"}, {}, "it is also set to 'tutorial_cnn'"),
         (GRID, {"method": "grid", "trials": 5}, "a grid tries all its 100 combinations"),
-        (GRID | {"training.seed": "0..99:100"}, {"method": "grid"}, "10,000 combinations: a grid has at most"),
+        (GRID | {"training.seed": "0..99:100"}, {"method": "grid"}, "10,000 combinations: a grid may have at most"),
     ],
 )
 def test_what_a_sweep_can_not_train_is_refused_in_one_line_before_the_first_trial(vary, changes, says):

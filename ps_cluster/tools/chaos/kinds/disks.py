@@ -33,7 +33,7 @@ class _SmallDisk(FaultKind):
             with _small_disks(run, [run.tools], FULL):
                 return None
         except NotAllowed as reason:
-            return f"this user may not mount a file system for the run alone: {reason}"
+            return f"this user may not mount a file system that only the run sees: {reason}"
 
 
 class FullAtLastCheckpoint(_SmallDisk):
