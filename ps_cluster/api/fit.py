@@ -149,7 +149,7 @@ def fit(
     values = keywords.values_of(options, settings)
     for key, argument in _OF_ARGUMENTS.items():
         if key in values:
-            raise UserError(f"{key}: the argument {argument} of fit decides this setting: leave it out")
+            raise UserError(f"{key}: the argument '{argument}' of fit decides this setting: leave it out")
     counts = {
         "batch_size": batch_size, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps,
         "validation_batch_size": validation_batch_size,

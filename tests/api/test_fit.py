@@ -40,8 +40,11 @@ X, Y = np.zeros((8, 2), "float32"), np.arange(8) % 2
         ({"steps_per_epoch": -1}, "steps_per_epoch: got -1: give a whole"),
         ({"validation_steps": 1.5}, "validation_steps: got 1.5: give a whole"),
         ({"class_weight": [1, 2]}, "class_weight: got .1, 2.: give a dictionary"),
-        ({"settings": {"training": {"epochs": 2}}}, "training.epochs: the argument epochs of fit decides this setting"),
-        ({"steps": 50}, "training.steps: the argument epochs of fit decides"),
+        (
+            {"settings": {"training": {"epochs": 2}}},
+            "training.epochs: the argument 'epochs' of fit decides this setting",
+        ),
+        ({"steps": 50}, "training.steps: the argument 'epochs' of fit decides"),
         ({"patience": 3}, "evaluation.patience: it needs examples to score: give validation_data"),
         ({"settings": {"cluster.evaluator": True}}, "cluster.evaluator: it needs examples to score"),
         ({"data_dir": "/mnt"}, "data.data_dir: got '/mnt', but the argument 'data' also chooses the data"),

@@ -28,8 +28,9 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="Arms to measure, separated by commas. Other arms: sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. Two arms "
-    "must be named alone: empty (steps/s without computation) and tables (large embeddings in dlrm).",
+    help="Arms to measure, separated by commas. Besides the default arms there are sync_cores, ddp, ddp_cores, "
+    "ddp_compiled and torch_single. Two arms must be named alone: empty (steps/s without computation) and tables (large "
+    "embeddings in dlrm).",
 )
 @option(
     "--models",
@@ -48,7 +49,8 @@ from ps_cluster.tools.bench import arms
 @option(
     "--ddp-python",
     type=INPUT_PATH,
-    help="The Python with PyTorch that runs ddp, ddp_cores, ddp_compiled and torch_single, also as arms of tables.",
+    help="The Python with PyTorch that runs ddp, ddp_cores, ddp_compiled and torch_single. With it, tables also "
+    "measures PyTorch.",
 )
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")

@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 @option(
     "--target-score",
     type=Number(0, min_open=True),
-    help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %) or, for a regression, "
-    "this test error, in the target's units; default: the hardest round number that all runs reached.",
+    help="Also report after which time and how many examples a run reaches this test accuracy (0.6 is 60 %) or, for a "
+    "regression, this test error, in the units of the values to predict; default: the hardest round number that all runs "
+    "reached.",
 )
 @option(
     "--seconds",

@@ -22,7 +22,8 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
     style, metric, unit = line_styles(arms(groups)), groups[0].metric, groups[0].unit
     name, noun = metric.name.capitalize(), metric.noun
     band = (
-        "Lines are means over the seeds, bands reach from the lowest to the highest seed, and a marker ends each run."
+        "Lines are means over the seeds, bands reach from the lowest to the highest score of a seed, and a marker ends "
+        "each run."
     )
     if any(group.diverged for group in groups):
         band += (

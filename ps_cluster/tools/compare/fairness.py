@@ -135,7 +135,7 @@ def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
     least, most = (choose(not_diverged, key=lambda record: record.examples) for choose in (min, max))
     if most.examples > least.examples * (1 + EXAMPLES_TOLERANCE):
         yield (
-            f"they differ by more than {EXAMPLES_TOLERANCE:.0%} in the examples that they trained on: {least.examples:,} "
+            f"they differ by more than {EXAMPLES_TOLERANCE:.0%} in the number of examples trained on: {least.examples:,} "
             f"('{least.root.name}') to {most.examples:,} ('{most.root.name}')"
         )
 

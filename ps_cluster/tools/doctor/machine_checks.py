@@ -39,7 +39,10 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
     if platform.machine() == "x86_64" and flags and "avx" not in flags:
         return fail(f"{answer}; it has no AVX", "use another machine: TensorFlow's packages need AVX")
     if allowed.quota_decides:
-        return warn(answer, f"give the container more processors: of its {allowed.processors}, it may use only a part")
+        return warn(
+            answer,
+            f"raise the CPU limit of the container: it may use only a part of its {allowed.processors} processors",
+        )
     if allowed.threads < 2:
         return warn(answer, "give it a second core: on one core, workers take turns")
     return ok(answer)

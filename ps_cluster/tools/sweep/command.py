@@ -32,8 +32,8 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
     "--vary",
     multiple=True,
     metavar="KEY=VALUES",
-    help="A setting and its values: 0.01..1, 0.01..1:log, 16..64 (whole numbers), 0.1..0.9:5 (five values), or 64,128,256; "
-    "repeatable.",
+    help="A setting and its values: 0.01..1, 0.01..1:log (on a logarithmic scale), 16..64 (whole numbers), 0.1..0.9:5 "
+    "(five values), or 64,128,256; repeatable.",
 )
 @option(
     "--method",

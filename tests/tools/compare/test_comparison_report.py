@@ -425,7 +425,7 @@ def unequal(tmp_path, **changes) -> list[Path]:
         ({"seed": 0, "dataset_kind": "synthetic"}, "differ in dataset_kind: real, synthetic"),
         (
             {"seed": 0, "examples": 12_000},
-            "differ by more than 2% in the examples that they trained on: 10,240 .* to 12,000",
+            "differ by more than 2% in the number of examples trained on: 10,240 .* to 12,000",
         ),
     ],
 )

@@ -130,7 +130,12 @@ def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
         ("avx", Allowance(4), OK, "precision auto is float32, as the processor has no instructions for bfloat16"),
         ("avx", Allowance(1), WARN, "second core"),
         ("avx", Allowance(4, 1.5), WARN, "2 cores: precision auto is float32"),
-        ("avx", Allowance(4, 1.5), WARN, "give the container more processors: of its 4, it may use only a part"),
+        (
+            "avx",
+            Allowance(4, 1.5),
+            WARN,
+            "raise the CPU limit of the container: it may use only a part of its 4 processors",
+        ),
         ("sse2", Allowance(4), FAIL, "no AVX"),
     ],
 )
