@@ -57,7 +57,7 @@ class Metric:
     def definition(self) -> str:
         """A sentence for the page that says which values are better."""
         better = "Larger" if self.larger_is_better else "Smaller"
-        known = {ACCURACY.noun: "", ERROR.noun: "In the target's own units, smaller is better. "}
+        known = {ACCURACY.noun: "", ERROR.noun: "It has the target's own units. Smaller is better. "}
         return known.get(self.noun, f"{better} is better. ")
 
     @property
