@@ -103,7 +103,8 @@ def fit_data(
         else:
             if batch_size is not None:
                 raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
-            train, size = _written(model, "x", stream, y, sample_weight, folder, steps_per_epoch, epochs, notify)
+            _refuse_beside_a_stream(X_NAMES, y, sample_weight)
+            train, size = _written(model, "x", stream, folder, steps_per_epoch, epochs, notify)
         validation = None
         if validation_data is not None:
             batch = validation_batch_size or size
@@ -129,7 +130,8 @@ def _validation(
         raise UserError(f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream")
     x, y, weight = (*parts, None, None)[:3]
     if stream := _stream(x):
-        return _written(model, "validation_data", stream, y, weight, folder, steps, 1, notify)[0]
+        _refuse_beside_a_stream(VALIDATION_NAMES, y, weight)
+        return _written(model, "validation_data", stream, folder, steps, 1, notify)[0]
     found = _arrays(model, VALIDATION_NAMES, x, y, weight)
     return found if steps is None else found.part(0, steps * batch_size)
 
@@ -199,12 +201,19 @@ def _stream(x: Any) -> _Stream | None:
     return _Stream(x, is_one_pass=False, is_endless=True) if isinstance(x, Iterator) else None
 
 
+def _refuse_beside_a_stream(names: _Names, y: Any, weight: Any) -> None:
+    """Raise UserError if targets or sample weights are given as arguments beside a stream of batches."""
+    for name, value in ((names.y, y), (names.weight, weight)):
+        if value is not None:
+            raise UserError(
+                f"{name}: {names.x} is a stream, so its batches have to contain these values: leave this argument out"
+            )
+
+
 def _written(
     model: keras.Model,
     what: str,
     stream: _Stream,
-    y: Any,
-    weight: Any,
     folder: Path,
     steps: int | None,
     epochs: int,
@@ -216,11 +225,6 @@ def _written(
     enough batches for all epochs, or until it ends. From any other stream, only the `steps` batches of one epoch are
     read, because it may repeat its examples.
     """
-    if y is not None or weight is not None:
-        raise UserError(
-            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, so its batches have to contain these values: "
-            "leave this argument out"
-        )
     if steps is None and stream.is_endless:
         raise UserError(f"{what}: the stream may have no end: give {_steps_argument(what)}")
     own = folder / what

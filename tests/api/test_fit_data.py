@@ -118,6 +118,10 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
         (lambda: arrays(generated()), "x: the stream may have no end: give steps_per_epoch"),
         (lambda: arrays(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()), "x: the stream may have no end"),
         (lambda: arrays(Batches(workers=1), Y), "y: x is a stream, so its batches have to contain these values: leave"),
+        (
+            lambda: arrays(X, Y, validation_data=(Batches(workers=1), Y)),
+            r"validation_data\[1\]: validation_data\[0\] is a stream, so its batches have to contain these values: leave",
+        ),
         (lambda: arrays(Batches(workers=1), validation_split=0.1), "validation_split: it needs arrays"),
         (lambda: arrays(Batches(workers=1), batch_size=3), "batch_size: x is a stream, which has batches of its own"),
         (lambda: arrays(X), "x: got ndarray without targets"),

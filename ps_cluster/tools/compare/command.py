@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     type=Number(0, min_open=True),
     help="Also report after which time and how many examples a run reaches this test accuracy (0.6 is 60 %) or, for a "
     "regression, this test error, in the units of the values to predict; default: the hardest round number that all runs "
-    "reached.",
+    "crossed between two of their scores, except runs that diverged.",
 )
 @option(
     "--seconds",
