@@ -129,7 +129,7 @@ def test_compare_leaves_a_shared_setting_out_of_the_arms_that_do_not_use_it():
 
 def test_compare_refuses_what_none_of_its_arms_uses():
     told = refusal(plan, ("sync", "single"), {"cluster.parameter_servers": 2})
-    assert told.startswith("compare: cluster.parameter_servers: got 2: no mode here uses it")
+    assert told.startswith("compare: cluster.parameter_servers: got 2: none of the modes sync and single uses it")
 
 
 def test_compare_refuses_what_an_arm_itself_can_not_use():

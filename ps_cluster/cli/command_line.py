@@ -156,7 +156,7 @@ class SingleValueOption(click.Option):
             for other in more:
                 if other != first:
                     got = "both" if self.is_flag else f"{first!r:.80} and {other!r:.80}"
-                    raise UserError(f"{'/'.join((*self.opts, *self.secondary_opts))}: got {got}: give one of them")
+                    raise UserError(f"{'/'.join((*self.opts, *self.secondary_opts))}: got {got}: give only one of them")
             opts = {**opts, self.name: first}
         return super().consume_value(ctx, opts)
 

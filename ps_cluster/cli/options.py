@@ -102,7 +102,7 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:
-            raise UserError("--epochs and --steps both set the length of the training: give one of them")
+            raise UserError("--epochs and --steps both set the length of the training: give only one of them")
         values["training.steps"] = None  # else a file's steps would win over these epochs
     if isinstance(text := values.get(AUGMENTATION), str):
         try:
@@ -305,7 +305,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
         limit = "End after waiting this many seconds for the other tasks."
         command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
         least = "Begin as soon as this many workers answer, in modes whose number of workers can change"
-        default = "default: begin when all answer, or after a minute with those that do."
+        default = "default: begin when all answer, or after a minute with those workers that answer."
         return option("--min-workers", type=Integer(1), help=f"{least}; {default}")(command)
 
     return add
@@ -342,11 +342,11 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
     for key, value in map(parse_assignment, assignments):
         known = values.setdefault(key, value)
         if known is not value and known != value:  # NaN is not equal to itself
-            raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
+            raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give only one of them")
     for key, inner in itertools.permutations(values, 2):
         if inner.startswith(f"{key}."):
             both = f"got {values[key]!r:.80}, and {inner} {values[inner]!r:.80}"
-            raise UserError(f"--set {key}: {both}: give one of them")
+            raise UserError(f"--set {key}: {both}: give only one of them")
     return values
 
 

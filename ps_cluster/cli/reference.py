@@ -33,7 +33,7 @@ _PATH = "[./]"  # a name that this package does not define is a path of data or 
 _EXTENDS: Schema = {
     "type": "string",
     "minLength": 1,
-    "description": "The path of another file, relative to this file. The settings here replace settings of that file.",
+    "description": "The path of another file, relative to this file. The settings in this file replace those of the other one.",
 }
 
 

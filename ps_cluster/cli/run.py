@@ -76,7 +76,8 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
     "--callbacks",
     metavar="FILE.py:NAME",
     group=OUTPUT,
-    help="Call these Keras callbacks at the end of each scored epoch. NAME: a list of them, or a function that returns one.",
+    help="Call these Keras callbacks at the end of each scored epoch. NAME: a callback, a list of callbacks, or a function "
+    "that returns one of these.",
 )
 @option(
     "--try",

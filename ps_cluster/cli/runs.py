@@ -49,7 +49,9 @@ def check_removable(root: Path) -> RunDir:
     if locks.is_held(run_dir.root):
         raise locks.InUse(f"run directory '{root}' is in use: end its run first, or wait until it has ended")
     if locks.is_held(run_dir.alive):
-        raise locks.InUse(f"run directory '{root}' is in use: tasks of its run are still alive: end them, or try again")
+        raise locks.InUse(
+            f"run directory '{root}' is in use: tasks of its run are still alive: end them, or try again later"
+        )
     return run_dir
 
 
@@ -122,7 +124,7 @@ def list_(folder: Path, json_file: Path | None) -> None:
 @option("--output", type=OUTPUT_FILE, default=Path("runs.html"), metavar="FILE.html", help="The page to write.")
 @option("--once", is_flag=True, help="Write the page only once, even while a run trains.")
 def page_(folder: Path, output: Path, once: bool) -> int:
-    """Write one page of all runs in FOLDER, to filter them and to compare their curves and settings.
+    """Write one page on which you can filter the runs in FOLDER and compare their curves and settings.
 
     While a run trains, the command writes the page again every few seconds, and an open browser reloads it. The command
     ends when no run trains any more, or with Ctrl-C.
@@ -148,7 +150,7 @@ def page_(folder: Path, output: Path, once: bool) -> int:
 
 @runs.command(epilog=examples("runs show runs/mine", "runs show runs/mine --page", "runs show elsewhere/run"))
 @click.argument("run", type=INPUT_PATH)
-@option("--page", is_flag=True, help="Draw the page in results/ again first.")
+@option("--page", is_flag=True, help="First draw the page in results/ again.")
 def show(run: Path, page: bool) -> None:
     """Print the closing table of RUN again, and where its files are."""
     from ps_cluster.files.json_files import read_json
@@ -199,9 +201,9 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
 def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
 
-    The number has to be between the --min-workers and --max-workers with which you started the run. A worker that stops
-    hands its steps to the other workers. No step is lost or applied twice. Modes with a fixed number of workers refuse,
-    and say why.
+    The number has to be between the --min-workers and --max-workers with which you started the run. When a worker
+    is stopped, the other workers take over its steps. No step is lost or applied twice. In a mode with a fixed number of
+    workers, the command fails and tells you the reason.
     """
     from ps_cluster.runs.scale_requests import ask
 
@@ -218,7 +220,12 @@ def scale(run_dir: Path, workers: int) -> None:
     )
 )
 @click.argument("run_dir", type=INPUT_PATH)
-@option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="Ask about one task of this type.")
+@option(
+    "--type",
+    "kind",
+    type=OneOf((*TRAINING_TYPES, EVALUATOR)),
+    help="With --index: check only one task, which has this type.",
+)
 @option("--index", type=Integer(0), help="The index of this task among those of its type, from 0.")
 @option(
     "--probe",
@@ -249,7 +256,8 @@ def health(
 ) -> int:
     """Tell a probe whether a run, or one task of it, is alive and makes progress.
 
-    If it is, the exit code is 0, else 1. Call the command on the machine, or in the container, of the run or the task.
+    If it is, the exit code is 0, else 1. Call the command on the machine or in the container in which
+    the run or the task runs.
     """
     from ps_cluster.report import health as answers
 

@@ -94,7 +94,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
 @option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and name them.")
-@option("--prompt", metavar="TEXT", help="A text that a network for text continues.")
+@option("--prompt", metavar="TEXT", help="The beginning of a text, which a network for text continues.")
 @option("--length", type=Integer(1, 100_000), default=Sampling.length, help="Add at most this many bytes to a text.")
 @option(
     "--temperature",
@@ -190,13 +190,13 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
     "--output",
     type=INPUT_PATH,
     callback=_check_output,
-    help="A new folder for all files; default: the folder export in the run directory. With --changed-since it is a file.",
+    help="A new folder for all files; default: export/ in the run directory. With --changed-since: a new file.",
 )
 @option(
     "--check-examples",
     type=Integer(1, 2**31),
     default=10_000,
-    help="Compare each file with the original on at most this many test examples.",
+    help="Compare each file with the original model on at most this many test examples.",
 )
 @_data_dir
 @click.pass_context

@@ -100,10 +100,10 @@ def rate_origin(config: RunConfig) -> str:
     if found is not None and found.are_used_by(config):
         return f"found by a sweep for {place}"
     if found is not None:
-        return f"the rate of {model} for all modes, because the one for {place} was found with other settings"
+        return f"the rate of {model} for all modes, because the rate for {place} was found with other settings"
     if has_rates(config):
         others = found_rates(NETWORKS[model])
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
         have = f" (rates were found for these numbers of workers x batch sizes: {', '.join(known)})" if known else ""
-        return f"the rate of {model} for all modes, because none was found for {place}{have}"
+        return f"the rate of {model} for all modes, because no rate was found for {place}{have}"
     return f"the default of {model}"

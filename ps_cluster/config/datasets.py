@@ -309,8 +309,8 @@ def _check_split(rows: Mapping[str, FieldValues]) -> None:
         raise UserError(f"dataset: {error}") from error
     if TARGET not in rows:
         raise UserError(
-            f"dataset: there is no array '{TARGET}' with the targets (the arrays are: {', '.join(rows) or 'none'}): give the "
-            f"array of the targets the name '{TARGET}'"
+            f"dataset: there is no array '{TARGET}' with the targets (the arrays are: {', '.join(rows) or 'none'}): rename "
+            f"the array that holds the targets to '{TARGET}'"
         )
 
 
@@ -491,7 +491,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return super().__contains__(name) or (isinstance(name, str) and parse_format_path(name) is not None)
 
     def unknown(self, name: str) -> str:
-        return f"{super().unknown(name)}, and a path to your own data"
+        return f"{super().unknown(name)}, or a path to your own data"
 
     def _load(self, name: str) -> DataSet[Any]:
         place = None if super().__contains__(name) else parse_format_path(name)

@@ -34,7 +34,7 @@ class KerasSettings(ScheduleSettings):
     arguments: dict[str, float | bool | list[float] | None] = Field(
         description="The arguments of the class, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. The curve "
         "is scaled so that its highest rate is optimizer.learning_rate. If the schedule is from compile(), "
-        "optimizer.learning_rate becomes its highest rate."
+        "optimizer.learning_rate is set to the highest rate of the schedule."
     )
 
     @property
@@ -46,7 +46,7 @@ class KerasSettings(ScheduleSettings):
     def _known(self) -> Self:
         if self.function not in FUNCTIONS_OF_KERAS:
             hint = did_you_mean(self.function, FUNCTIONS_OF_KERAS)
-            raise ValueError(f"function: got '{self.function}': {hint}there are {', '.join(FUNCTIONS_OF_KERAS)}")
+            raise ValueError(f"function: got '{self.function}': {hint}choose from {', '.join(FUNCTIONS_OF_KERAS)}")
         known = FUNCTIONS_OF_KERAS[self.function]
         if strange := [name for name in self.arguments if name not in known]:
             raise ValueError(f"arguments: {self.function} has no argument '{strange[0]}': it has {', '.join(known)}")

@@ -35,8 +35,8 @@ class NetworkSettings(Section):
         default=10_000,
         ge=1,
         le=2**40,
-        description="An Embedding with at least this many rows becomes a table on the parameter servers: each step pulls and "
-        "pushes only the rows of its batch.",
+        description="An Embedding layer with at least this many rows becomes a table on the parameter servers: each step "
+        "pulls and pushes only the rows of its batch.",
     )
 
 
@@ -122,7 +122,9 @@ def _check_for_own(spec: ExampleSpec) -> None:
     """Raise ValueError for examples with several targets or with texts, which no network of this package takes."""
     page = "of your own (docs/extending.md#your-own-network)"
     if spec.others:
-        raise ValueError(f"the data has {len(spec.targets)} targets: bring a network {page} with an output for each")
+        raise ValueError(
+            f"the data has {len(spec.targets)} targets: bring a network {page} with an output for each target"
+        )
     if texts := [name for name, field in spec.inputs.items() if field.dtype == TEXT]:
         raise ValueError(f"'{texts[0]}' is text: bring a network {page} with TextVectorization or StringLookup in it")
 
@@ -218,8 +220,8 @@ class Networks(Registry[Network[Any]]):
             raise UserError(f"model.name: '{name}': there is no such file")
         if not user_code.is_trusted(Path(name)):
             raise UserError(
-                f"model.name: '{name}' may run code, and only a run directory names it: if you trust this file, add --code "
-                f"'{name}'"
+                f"model.name: the file '{name}' is named only in a run directory, and it may run code: if you trust this "
+                f"file, add --code '{name}'"
             )
         return self._made(SavedNetwork(Path(name)), name)
 

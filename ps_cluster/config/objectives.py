@@ -302,8 +302,8 @@ class Objective(Named):
         k = config.evaluation.recall_at
         if k is not None and (not spec.is_pair or spec.others or self.pairs_to_find(np.zeros(0), spec) is None):
             raise ValueError(
-                f"evaluation.recall_at: got {k}: a ranking needs examples of two keys, a user and an item, and one number or "
-                "two classes to predict: leave it out"
+                f"evaluation.recall_at: got {k}: a ranking needs examples of two keys (a user and an item) whose target is one "
+                "number or one of two classes: leave it out"
             )
         smoothing = config.training.label_smoothing
         if smoothing and not self.smooths_labels:
@@ -476,7 +476,7 @@ class Regression(Objective):
                 "numbers"
             )
         if spec.classes:
-            raise ValueError(f"a regression has no classes, and {len(spec.classes)} are named")
+            raise ValueError(f"a regression has no classes, but names of {len(spec.classes)} classes are given")
         if not np.isfinite(target).all():
             raise ValueError("a target is not a finite number")
 

@@ -123,7 +123,7 @@ def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
         raise UserError(first_error(error, origin)) from error
     places = [found.place for found in table]
     if len(set(places)) < len(places):
-        raise UserError(f"{origin}: modes: the same mode, workers and batch appear twice")
+        raise UserError(f"{origin}: modes: two entries have the same mode, number of workers and batch size")
     return table
 
 

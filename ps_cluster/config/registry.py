@@ -178,7 +178,7 @@ class Registry(Generic[T]):
         hint = did_you_mean(name, self.names)
         if name.endswith(".py"):
             hint = f"name what the file defines, as '{name:.80}:NAME'. "
-        return f"{hint}There are {', '.join(self.names)}, and your own as path/to/file.py:name"
+        return f"{hint}Choose from {', '.join(self.names)}, or your own as path/to/file.py:name"
 
     def _load(self, name: str) -> T:
         if reference := parse(name):

@@ -136,7 +136,8 @@ def parse_sample(text: str) -> Sample | WorkerParts | None:
     found = _SHARD.fullmatch(text)
     if found is None or int(found[1]) >= int(found[2]) or int(found[2]) > MOST_SHARDS:
         raise ValueError(
-            f"{text!r:.80} is no sample: write all, shard:0/4 (the first of four), shard:worker (each worker's own), "
-            "files:worker (whole files for each), rows:3000,7000 (where the rows of each worker end) or bootstrap:7 (its seed)"
+            f"{text!r:.80} is no sample: write all, shard:0/4 (the first of four parts), shard:worker (one part for each "
+            "worker), files:worker (whole files for each worker), rows:3000,7000 (where each worker's rows end) or bootstrap:7 "
+            "(7 is the seed)"
         )
     return Sample(index=int(found[1]), of=int(found[2]))

@@ -82,21 +82,22 @@ class ClusterSettings(Section):
         description="Threads of one operation in a worker. Keep 1 if there are as many workers as cores.",
     )
     wire: Literal["auto", "bfloat16", "float32", "int8", "top_k"] = Field(
-        description="Dtype in which weights and gradients are sent; auto: that of the network. int8: gradients are rounded "
-        "to 8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. With "
-        "int8 and top_k, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
+        description="Dtype in which weights and gradients are sent; auto: the dtype of the network. int8: gradients are "
+        "rounded to 8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. "
+        "With int8 and top_k, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
     )
     top_k_share: float = Field(
         gt=0, le=1, description="Share of the gradient's values that a push sends if `wire` is top_k."
     )
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
-        description="Number of step ids in one dispatch to a worker; each step still has its own pull and push. auto: half "
-        "a second of work, or more if over 100 workers share the chief."
+        description="Number of step ids in one dispatch to a worker; each step still has its own pull and push. auto: "
+        "about half a second of work, or more if over 100 workers share the chief."
     )
     straggler: str = Field(
         max_length=200,
         description="Make workers slow on purpose. none: no worker. 2:5x: the steps of worker 2 take 5 times as long. "
-        "1:+0.2s: those of worker 1 take 0.2 s longer. Join several with ';'. random:gamma: all workers, by random factors.",
+        "1:+0.2s: each step of worker 1 takes 0.2 s longer. Join several with ';'. random:gamma: a random factor for each "
+        "worker.",
     )
     pin_workers: Literal["auto", True, False] = Field(
         description="Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose "
@@ -104,7 +105,7 @@ class ClusterSettings(Section):
     )
     gpus: Literal["none", "auto"] = Field(
         description="Compute the network on GPUs. auto: each worker gets one of the machine's GPUs, and several workers "
-        "share a GPU if there are fewer. Parameter servers, chief and evaluator stay on processors."
+        "share a GPU if there are fewer GPUs than workers. Parameter servers, chief and evaluator stay on processors."
     )
     lost_after_seconds: float = Field(
         ge=1,
@@ -156,9 +157,9 @@ class TrainingSettings(Section):
         default=ALL,
         max_length=15_000,
         description="The training examples that the run uses. all: every example. shard:worker: each worker has its "
-        "own disjoint part, drawn at random. files:worker: each worker has whole files of a table in several files. "
-        "rows:3000,7000: worker 0 has examples 0 to 2999, worker 1 has 3000 to 6999. shard:0/4: the first of four parts. "
-        "bootstrap:7: a sample of the same size, drawn with replacement with seed 7. An epoch is a pass over "
+        "own disjoint part, drawn at random. files:worker: each worker has whole files of a table that consists of several "
+        "files. rows:3000,7000: worker 0 has examples 0 to 2999, worker 1 has 3000 to 6999. shard:0/4: the first of four "
+        "parts. bootstrap:7: a sample of the same size, drawn with replacement with seed 7. An epoch is a pass over "
         "these examples.",
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
@@ -194,7 +195,7 @@ class EvaluationSettings(Section):
     )
     draw_results: bool = Field(description="Draw the page results/results.html when the run has ended.")
     gradients: bool = Field(
-        description="Write histograms of gradients on 50 training examples for TensorBoard; --tensorboard turns this on."
+        description="For TensorBoard, write histograms of the gradients on 50 training examples; --tensorboard turns this on."
     )
     validation_examples: int = Field(
         ge=0,
@@ -206,8 +207,8 @@ class EvaluationSettings(Section):
         default=None,
         ge=1,
         le=10_000_000,
-        description="Score at most this many test examples, and at most as many held-out examples, spread evenly. The page "
-        "of results then shows no predictions. null: all.",
+        description="Score at most this many test examples and at most this many held-out examples, spread evenly over the "
+        "data. The page of results then shows no predictions. null: all.",
     )
     recall_at: int | None = Field(
         default=None,
@@ -221,7 +222,7 @@ class EvaluationSettings(Section):
         min_length=1,
         max_length=200,
         description="The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, "
-        "error, loss, auc, f1, log_loss, rmse, r2, recall@10 (with the number of recall_at), or a metric of the "
+        "error, loss, auc, f1, log_loss, rmse, r2, recall@10 (if `recall_at` is 10), or a metric of the "
         "network's compile(), with or without Keras's prefix val_. "
         "auto: accuracy or error. The metric is measured on held-out examples if there are any, else on the test "
         "examples.",
@@ -242,7 +243,8 @@ class EvaluationSettings(Section):
         description="For `patience`, a metric counts as better only if it is better by more than this value.",
     )
     recompute_updates: bool = Field(
-        description="Compute a sample of the updates again, outside the cluster, for the proof. Needs cluster.evaluator."
+        description="For the proof (the check of a run's updates), compute a sample of the updates again outside the cluster. "
+        "Needs cluster.evaluator."
     )
 
     @property
@@ -322,8 +324,8 @@ class RunConfig(Section):
         self._check_sample()
         if not parse_stragglers(self.cluster.straggler).are_among(self.most_workers):
             raise ValueError(
-                f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has workers 0 to "
-                f"{self.most_workers - 1}"
+                f"cluster.straggler: got '{self.cluster.straggler}': the workers of mode {self.mode.name} are "
+                f"numbered from 0 to {self.most_workers - 1}"
             )
         return self
 

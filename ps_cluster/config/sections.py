@@ -203,7 +203,10 @@ def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         users = tuple(name for name in MODES.own if uses(name, key))
         if users and not any(uses(mode, key) for mode in modes):  # unknown keys are reported elsewhere
-            reason = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
+            names = tuple(dict.fromkeys(modes))
+            reason = f"mode {names[0]} does not use it"
+            if len(names) > 1:
+                reason = f"none of the modes {join_names(names)} uses it"
             raise ValueError(f"{key}: got {value!r:.80}: {reason} (it belongs to {join_names(users)}): leave it out")
 
 

@@ -125,7 +125,7 @@ def load(reference: Reference) -> Any:
     """
     if not is_trusted(reference.file):
         raise UserError(
-            f"'{reference}' is code that only a run directory names: read it, then add --code "
+            f"the code '{reference}' is named only in a run directory: read it, then add --code "
             f"'{reference.file}' to let it run"
         )
     if not reference.file.is_file():

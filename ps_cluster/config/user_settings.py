@@ -62,7 +62,9 @@ def of_file(file: Path) -> list[SettingsSource]:
             raise UserError(f"{where}{error}") from error
         if EXTENDS in settings:
             if len(found) == MOST_FILES - 1:
-                raise UserError(f"{path}: {EXTENDS}: at most {MOST_FILES} files extend each other: join some of them")
+                raise UserError(
+                    f"{path}: {EXTENDS}: at most {MOST_FILES} files may extend each other: merge some of them"
+                )
             following = _extended(path, settings.pop(EXTENDS), seen)
             where = f"{path}: {EXTENDS}: "
         found.append(SettingsSource(str(path), trust_names(settings, path.absolute().parent), may_repeat=True))
@@ -129,7 +131,7 @@ def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
     """Return the file that `file` extends. A relative path starts at the folder of `file`."""
     where = f"{file}: {EXTENDS}: got {name!r:.300}"
     if not isinstance(name, str) or not name or "\0" in name:
-        raise UserError(f"{where}: name one file, relative to this one")
+        raise UserError(f"{where}: name one file by its path relative to this file")
     path = file.parent / os.path.expanduser(name)
     if _real(path) in seen:
         raise UserError(f"{where}: the files extend each other in a circle: remove {EXTENDS} from one of them")

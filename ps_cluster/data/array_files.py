@@ -62,7 +62,7 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
                 )
             return {info.filename.removesuffix(".npy"): _member(path, file, archive, info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
-        raise Malformed(f"is not an .npz file, or is damaged ({one_line(str(error), 200)})") from error
+        raise Malformed(f"it is not an .npz file, or is damaged ({one_line(str(error), 200)})") from error
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -117,6 +117,6 @@ def _form(name: str, file: IO[bytes]) -> ArrayLayout:
     if dtype.hasobject:
         raise Malformed(f"{name} holds Python objects, which could run code: save plain arrays of numbers")
     if min(shape, default=0) < 0:
-        raise Malformed(f"{name} has the shape {list(shape)}")
+        raise Malformed(f"{name} has the impossible shape {list(shape)}")
     file.seek(begin := start + beginning.tell())
     return ArrayLayout(dtype, shape, "F" if column_order else "C", begin)

@@ -47,7 +47,7 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
     if missing := [name for name in REQUIRED if name not in given]:
         there = one_line(", ".join(map(str, by_name)), 300) or "nothing"
         raise Malformed(
-            f"{missing[0]} is missing, got {there}: give x_train, y_train, and x_test, y_test if you have them"
+            f"{missing[0]} is missing, got {there}: give x_train and y_train, and x_test and y_test if you have them"
         )
     outputs, weights = _by_split(given, "y", _by_output), _by_split(given, "weight", checked_rows)
     _check_same("y", "outputs", outputs, [split for split, rows in outputs.items() if "" in rows])
@@ -176,7 +176,9 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
         parts = [rows[name] for rows in found.values()]
         if any(map(is_text, parts)):
             if not all(map(is_text, parts)):
-                raise Malformed(f"the input '{name}' is text in one of x_train and x_test, and not in the other")
+                raise Malformed(
+                    f"the input '{name}' is text in x_train or x_test, but not in both: give the same type in both"
+                )
             width = width_of(f"'{name}'", (piece for rows in parts for piece in text_pieces(rows)))
             for rows in found.values():
                 rows[name] = TextRows(rows[name], width)
@@ -250,12 +252,12 @@ def _check_same(
         named = "test" if plain == "train" else "train"
         names = one_line(", ".join(found[named]), 300)
         raise Malformed(
-            f"{axis}_{named} has the {what} {names}, and {axis}_{plain} is one array without names: give both as dictionaries "
+            f"{axis}_{named} has the {what} {names}, but {axis}_{plain} is one array without names: give both as dictionaries "
             "with the same names"
         )
     missing, more = ([name for name in one if name not in other] for one, other in ((train, test), (test, train)))
     differs = f"has no '{missing[0]}'" if missing else f"also has '{more[0]}'"
-    raise Malformed(f"{axis}_train has the {what} {one_line(', '.join(train), 300)}, and {axis}_test {differs}")
+    raise Malformed(f"{axis}_train has the {what} {one_line(', '.join(train), 300)}, but {axis}_test {differs}")
 
 
 def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:

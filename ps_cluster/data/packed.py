@@ -230,7 +230,7 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
         raise Malformed("it has no checksums")
     for name in (TARGET, WEIGHT):
         if name in manifest.inputs:
-            raise Malformed(f"an input is called '{name}'")
+            raise Malformed(f"an input is called '{name}', which is a reserved name")
     spec = SPEC_TYPE.validate_python(manifest.model_dump(include=_SPEC_FIELDS))
     train, test = manifest.train_examples, manifest.test_examples
     listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))

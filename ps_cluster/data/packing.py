@@ -97,7 +97,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
     """Return the error to raise if `path`, a file or folder of the cache, can't be written."""
     return UserError(
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
-        "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
+        "set PS_CLUSTER_CACHE to a folder that you may write to and that has enough free space (CIFAR-10 takes 400 MB)"
     )
 
 
@@ -107,7 +107,7 @@ def check_contents(contents: Contents) -> None:
     for split in SPLITS:
         arrays = contents.arrays.get(split, {})
         if missing := [name for name in fields if name not in arrays]:
-            raise ValueError(f"{split} has no '{missing[0]}'")
+            raise ValueError(f"the split '{split}' has no array '{missing[0]}'")
         for name, field in ((name, one.packed) for name, one in fields.items()):
             rows, what = arrays[name], f"{split} '{name}'"
             check_rows(what, rows)

@@ -25,7 +25,9 @@ def _sides(text: str) -> str:
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     sides = [int(side) for side in match.groups(match[1])] if match else []
     if not sides or not all(1 <= side <= _LONGEST_SIDE for side in sides):
-        raise ValueError(f"give height x width, such as 48x64, or one number; each side is from 1 to {_LONGEST_SIDE:,}")
+        raise ValueError(
+            f"give height x width, such as 48x64, or one number; each side has to be from 1 to {_LONGEST_SIDE:,}"
+        )
     return "x".join(map(str, sides))
 
 

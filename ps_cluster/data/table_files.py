@@ -244,8 +244,8 @@ class JoinedTables(PiecewiseTable):
             if different := sorted(set(part.columns) ^ set(self.columns)):
                 raise Malformed(
                     f"{parts[0].what} and {part.what} are not parts of one table: only one of them has the column "
-                    f"'{one_line(different[0], 100)}'; give only the file to train on, or name one file train "
-                    "and the other one test"
+                    f"'{one_line(different[0], 100)}'; give only the file to train on, or name one file 'train' "
+                    "and the other one 'test'"
                 )
 
     @property
@@ -350,7 +350,10 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
 
 
 def _other_type_message(column: str, what: str, kind: DataType, before: DataType) -> str:
-    return f"the column '{column}' of {what} is {kind}, but {before} in the table before it: save both as the same type"
+    return (
+        f"the column '{column}' of {what} is {kind}, but it was {before} in the table before: save it as the same type in "
+        "both tables"
+    )
 
 
 def _open(file: Path, types: Types) -> PiecewiseTable:

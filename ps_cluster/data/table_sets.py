@@ -45,11 +45,12 @@ class TableSettings(OwnDataSettings):
     categorical: Names = Field(
         default=(),
         description=(
-            "Columns to treat as categories although they hold numbers, such as postal codes, or many different texts."
+            "Columns to treat as categories although they hold numbers (such as postal codes) or many different texts."
         ),
     )
     text: Names = Field(
-        default=(), description="Columns of free text. Networks get all of them as strings, in one input called texts."
+        default=(),
+        description="Columns of free text. Networks get all of them as strings, in one input called 'texts'.",
     )
     leave_out: Names = Field(default=(), description="Columns that are not used.")
     weight: str | None = Field(default=None, description="The column with the weights of the rows.")
@@ -272,7 +273,8 @@ def _targets_in(
             raise Malformed(f"the {split} table has no rows")
         if missing := np.count_nonzero(values == "" if is_text else np.isnan(values)):
             raise Malformed(
-                f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
+                f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill in the values, or "
+                "remove these rows"
             )
     if is_text:
         texts = np.unique(found["train"]).tolist()

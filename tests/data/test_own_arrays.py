@@ -148,7 +148,7 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"x": 1}, "x_train is missing, got x: give x_train, y_train"),
+        ({"x": 1}, "x_train is missing, got x: give x_train and y_train"),
         ({"x_train": LABELS}, "y_train is missing, got x_train"),
         (arrays(y=LABELS[:7]), "x_train has 20 rows, and y_train has 7"),
         (arrays(x_test=LABELS), "there is x_test, but y_test is missing"),
@@ -284,14 +284,14 @@ def test_inputs_of_a_network_with_several_are_a_mapping():
         ({"a": LABELS, "b": LABELS[:3]}, None,
          "the inputs of x_train have different numbers of rows: 'a' has 20, 'b' has 3"),
         ({"a": LABELS, "c": LABELS}, {"b": LABELS[:5], "c": LABELS[:5]},
-         "x_train has the inputs a, c, and x_test has no 'a'"),
-        ({"a": LABELS}, {"a": LABELS[:5], "b": LABELS[:5]}, "x_train has the inputs a, and x_test also has 'b'"),
-        ({"a": LABELS}, LABELS[:5], "x_train has the inputs a, and x_test is one array without names: give both as"),
+         "x_train has the inputs a, c, but x_test has no 'a'"),
+        ({"a": LABELS}, {"a": LABELS[:5], "b": LABELS[:5]}, "x_train has the inputs a, but x_test also has 'b'"),
+        ({"a": LABELS}, LABELS[:5], "x_train has the inputs a, but x_test is one array without names: give both as"),
         (PIXELS, PIXELS[:5] / 255, "x_train is read as images because it is uint8, and x_test is float64: give both with "
          "the same dtype, e.g. x_test.astype('uint8')"),
         (PIXELS / 255, PIXELS[:5], "x_test is read as images because it is uint8, and x_train is float64: give both with"),
         (PIXELS, PIXELS[:5, :, 0], "x_train is read as images because it is uint8, and x_test has rows of shape [8]: give"),
-        ({"a": np.array(["x"] * 20)}, {"a": LABELS[:5]}, "the input 'a' is text in one of x_train and x_test, and not in the"),
+        ({"a": np.array(["x"] * 20)}, {"a": LABELS[:5]}, "the input 'a' is text in x_train or x_test, but not in both: give"),
     ],
 )  # fmt: skip
 def test_inputs_that_do_not_fit_each_other_are_told(x, x_test, told):

@@ -217,7 +217,12 @@ def test_the_first_table_with_the_column_to_predict_is_tested_on_and_rows_are_he
         (TRAIN, TEST, {"target": "price", "leave_out": ["size", "city", "rooms"]}, "no column but 'price'"),
         (TRAIN, "size,city,price\n1,Rome,3\n", {"target": "price"}, "the test table has no column 'rooms'"),
         (TRAIN, "size,city\n1,Rome\n", {"target": "price"}, "the test table has no column 'price'"),
-        (TRAIN, TEST, {"target": "size"}, "the column 'size' has no value in 2 of 8 rows: fill or remove them"),
+        (
+            TRAIN,
+            TEST,
+            {"target": "size"},
+            "the column 'size' has no value in 2 of 8 rows: fill in the values, or remove",
+        ),
         (TRAIN, TEST, {"target": "price", "objective": "multi-label"}, "a table has one"),
         ("a,b\n1,x\n2,y\n", None, {"target": "b", "objective": "regression"}, "a regression takes numbers"),
         ("a,b\n1,x\n2,y\n", "a,b\n1,z\n", {"target": "b"}, "the test targets have the class 'z'"),
@@ -310,7 +315,7 @@ def test_whole_numbers_may_have_fractions_in_a_later_table(table):
 def test_a_column_that_is_something_else_in_a_later_table_is_told_by_its_name(tmp_path, other):
     train, test = {"a": np.arange(8), "y": np.arange(8) / 2}, {"a": pa.array(other), "y": np.arange(8) / 2}
     line = refused(parquets(tmp_path / "t", train, test), target="y")
-    assert "the column 'a' of 'test.parquet' is " in line and "but int64 in the table before it: save both" in line
+    assert "the column 'a' of 'test.parquet' is " in line and "but it was int64 in the table before: save it" in line
 
 
 def test_a_number_that_does_not_fit_the_type_of_the_first_table_is_told_by_its_column(tmp_path):
@@ -468,7 +473,7 @@ def test_the_parts_of_splits_and_files_that_are_no_tables_are_told(tmp_path):
     [
         ({"customers.csv": "id,y\n1,2\n", "orders.csv": "day,y\n1,2\n"},
          "'customers.csv' and 'orders.csv' are not parts of one table: only one of them has the column 'day'"),
-        ({"test.csv": "id,y\n1,2\n", "data.csv": "id,y\n1,2\n"}, "it has 'test' but no 'train': rename the table to train on"),
+        ({"test.csv": "id,y\n1,2\n", "data.csv": "id,y\n1,2\n"}, "it has 'test' but no 'train': rename the table with the"),
         ({"a.parquet": b"PAR1 and no more"}, "'a.parquet' can't be read"),
         ({"a.csv.gz": b"a,y\n1,2\n"}, "'a.csv.gz' is no gzip file, or it is damaged"),
         ({"a.csv.gz": gzip.compress(numbers(0, 40000).encode())[:-40000]},

@@ -38,7 +38,7 @@ STEPS = 40
         ("return Contents.of(part(5) | {'target': one[:5] * 10**9}, part(2))", "a label is 1000000000, but at most"),
         ("return Contents.of(part(5), part(2), objective='regression', classes=['a'])", "targets are int64"),
         ("1 / 0", "can't be read: ZeroDivisionError"),
-        ("return Contents.of(part(5), {})", "test has no 'x'"),
+        ("return Contents.of(part(5), {})", "the split 'test' has no array 'x'"),
         ("return Contents.of(part(5), part(0))", "number of rows, and at least one row: there are 0 of x, 0 of target"),
         (
             "return Contents.of(part(5) | {'target': one[:3]}, part(2))",

@@ -82,7 +82,8 @@ def test_a_saved_model_goes_on_from_its_weights_with_the_classes_of_named_code()
 def test_a_saved_model_that_only_a_run_directory_names_is_not_loaded():
     keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)]).save("mine.keras")
     with pytest.raises(
-        UserError, match="only a run directory names it: if you trust this file, add --code '.*mine.keras'"
+        UserError,
+        match="is named only in a run directory, and it may run code: if you trust this file, add --code '.*mine.keras'",
     ):
         made(str(Path.cwd() / "mine.keras"))
 

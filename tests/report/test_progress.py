@@ -146,19 +146,19 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
         ({"cluster.workers": 3}, "0.02: found by a sweep for async with 3 workers and batches of 128"),
         (
             {"cluster.workers": 2},
-            "0.02: the rate of tutorial_cnn for all modes, because none was found for async with 2 workers and batches "
+            "0.02: the rate of tutorial_cnn for all modes, because no rate was found for async with 2 workers and batches "
             "of 128 (rates were found for these numbers of workers x batch sizes: 3 x 128, 3 x 384)",
         ),
         ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
         ({"optimizer.learning_rate": 0.5, "optimizer.momentum": 0.5}, "0.5: as given"),
         (
             {"model.name": "cifar_tf_cnn", "optimizer.momentum": 0.5},
-            "0.0005: the rate of cifar_tf_cnn for all modes, because the one for async with 3 workers and batches of "
+            "0.0005: the rate of cifar_tf_cnn for all modes, because the rate for async with 3 workers and batches of "
             "128 was found with other settings",
         ),
         (
             {"model.name": "cifar_tf_cnn", "staleness.method": "none"},
-            "0.0005: the rate of cifar_tf_cnn for all modes, because the one for async with 3 workers and batches of "
+            "0.0005: the rate of cifar_tf_cnn for all modes, because the rate for async with 3 workers and batches of "
             "128 was found with other settings",
         ),
         ({"model.name": "mlp"}, "0.001: the default of mlp"),

@@ -35,6 +35,8 @@ class Arrays(PathFormat[OwnDataSettings]):
 
 class ImageArrays(Arrays, ImageDataSet[OwnImageSettings]):
     name = "image_arrays"
-    looks_for = "the same files as for arrays, if x_train is uint8 of [N, height, width] or [N, height, width, 1 or 3]"
+    looks_for = (
+        "the same files as for 'arrays', if x_train is uint8 of shape [N, height, width] or [N, height, width, 1 or 3]"
+    )
     Settings = OwnImageSettings
     recipe = PackedImages.recipe

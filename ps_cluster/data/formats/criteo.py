@@ -51,7 +51,9 @@ class Criteo(PathFormat[CriteoSettings]):
     """
 
     name = "criteo"
-    looks_for = "clicks as Criteo publishes them: a label, 13 numbers and 26 values a line, separated by tabs (.gz too)"
+    looks_for = (
+        "clicks as Criteo publishes them: a label, 13 numbers and 26 values per line, separated by tabs (.gz too)"
+    )
     Settings = CriteoSettings
     recipe = {"model": {"name": "dlrm"}}
 

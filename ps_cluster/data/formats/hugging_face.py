@@ -36,7 +36,7 @@ _SPLITS_FILE = "dataset_dict.json"  # names the splits, which have a folder each
 
 class HuggingFaceImageSettings(PictureSettings):
     target: str | None = Field(
-        default=None, description="The column with the classes. null: the column label, else labels, else target."
+        default=None, description="The column with the classes. null: the column 'label', else 'labels', else 'target'."
     )
 
 
@@ -82,7 +82,7 @@ class HuggingFace(HuggingFaceFormat[TableSettings]):
 
 class HuggingFaceImages(HuggingFaceFormat[HuggingFaceImageSettings], ImageDataSet[HuggingFaceImageSettings]):
     name = "hugging_face_images"
-    looks_for = "the same folder as for hugging_face, if it has a column of pictures"
+    looks_for = "the same folder as for 'hugging_face', if it has a column of pictures"
     Settings = HuggingFaceImageSettings
     recipe = ImageDataSet.recipe
 

@@ -111,7 +111,8 @@ class _ClassFolders:
                     f"pictures of each class into a folder, such as {TRAIN}/cat"
                 )
             raise Malformed(
-                f"its folders are {', '.join(self.classes)}, and none is called {TRAIN}: rename the one to train on"
+                f"its folders are {', '.join(self.classes)}, and none is called {TRAIN}: rename the folder with the training "
+                "pictures to that name"
             )
         for name, files in self._files.items():
             inner = {file.relative_to(self._folder / name).parts[0] for file in files if is_picture(file.name)}

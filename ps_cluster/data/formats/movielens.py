@@ -67,7 +67,7 @@ class MovieLens(PathFormat[MovieLensSettings]):
 
     def read(self, source: Path | None, settings: MovieLensSettings) -> Contents:
         if (file := _ratings_of(self.path)) is None:
-            raise Malformed(f"it is not {self.looks_for}")
+            raise Malformed(f"it holds no file of ratings: give {self.looks_for}")
         data_format = _FORMS[file.name]
 
         def parse(line: bytes) -> tuple[tuple[int, int], float, int]:

@@ -134,7 +134,7 @@ def _files_of_splits(
         files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
         notes = (*notes, *splits.notes)
     elif tests := [name for name in found if is_split(name)]:
-        raise Malformed(f"it has '{tests[0]}' but no '{TRAIN}': rename the table to train on to {TRAIN}.csv")
+        raise Malformed(f"it has '{tests[0]}' but no '{TRAIN}': rename the table with the training rows to {TRAIN}.csv")
     else:
         files = {"train": [file for parts in found.values() for file in parts]}
     for split, parts in files.items():

@@ -52,7 +52,7 @@ class TextFormat(PathFormat[OwnTextSettings]):
             (paths if fits else others).append(path)
         if not paths:
             raise Malformed(
-                f"no file in it is called {' or '.join(settings.files)}: set data.files to the names of its files"
+                f"no file in it matches {' or '.join(settings.files)}: set data.files to patterns that match its files"
             )
         contents = texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
         left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; to read others, set data.files")
