@@ -96,8 +96,8 @@ class ClusterSettings(Section):
     straggler: str = Field(
         max_length=200,
         description="Make workers slow on purpose. none: no worker. 2:5x: the steps of worker 2 take 5 times as long. "
-        "1:+0.2s: each step of worker 1 takes 0.2 s longer. Join several with ';'. random:gamma: a random factor for each "
-        "worker.",
+        "1:+0.2s: each step of worker 1 takes 0.2 s longer. Join several with ';'. random:gamma: random factors for all "
+        "workers and steps.",
     )
     pin_workers: Literal["auto", True, False] = Field(
         description="Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose "

@@ -74,7 +74,7 @@ def _parse_slowness(text: str) -> Slowness:
     if not match:
         raise ValueError(
             f"{text!r:.80} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s (each step of worker 1 "
-            "takes 0.2 s longer), random:gamma (a random factor for each worker) or none"
+            "takes 0.2 s longer), random:gamma (random factors for all workers) or none"
         )
     factor, extra_s = float(match[2] or 1), float(match[3] or 0)
     if not 1 <= factor <= MOST_TIMES or extra_s > MOST_EXTRA_S:
