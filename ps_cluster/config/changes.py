@@ -91,7 +91,7 @@ def rate_origin(config: RunConfig) -> str:
         return "as given" if model in NETWORKS.own else "as given, or as the network was compiled"
     chosen = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key in _DECIDE_RECIPES}
     if model not in NETWORKS.own or rule != RULE.name_in(defaults_for(nested(chosen))[0]):
-        return f"usual for {rule}"
+        return f"the usual rate for {rule}"
     if config.chosen_mode.shares_steps and OF_DIVIDED in NETWORKS[model].recipe:
         return f"the rate of {model} for modes that divide the network"
     mode, workers = rated_as(config.chosen_mode, config.cluster.workers)

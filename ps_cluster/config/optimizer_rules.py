@@ -57,8 +57,8 @@ class RuleSettings(Section):
     learning_rate_factors: tuple[LearningRateFactor, ...] = Field(
         strict=False,
         max_length=MOST_FACTORS,
-        description="Multiply the learning rate of variables whose path contains `match` (*: any characters, ?: one). The "
-        "first match wins. Factor 0: the variable is not trained.",
+        description="Multiply the learning rate by `factor` for variables whose path contains `match` (*: any characters, "
+        "?: one). The first match wins. Factor 0: the variable is not trained.",
     )
     clip_norm: Limit | None = Field(
         description="Scale the gradient of a variable down to this norm if its norm is larger. The worker does this before "

@@ -34,8 +34,7 @@ class SplitNames(NamedTuple):
         """A line about each name that is not used."""
         tests = (f"'{name}' is not used: '{self.test}' has the examples to test on" for name in self.unused)
         others = (
-            f"'{name}' is not used: it is neither '{self.train}' nor a name of a split to test on"
-            for name in self.others
+            f"'{name}' is not used: it is neither '{self.train}' nor the name of a test split" for name in self.others
         )
         return (*tests, *others)
 

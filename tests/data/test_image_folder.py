@@ -200,7 +200,7 @@ def test_files_that_are_no_pictures_and_pictures_of_no_class_are_told(pets):
     )
     assert "not read (not pictures of a known format): 1 .xml, such as 'test/cat/boxes.xml'" in told
     assert "not read (outside the folders of classes): 1 .png, such as 'train/stray.png'" in told
-    assert "'extra' is not used: it is neither 'train' nor a name of a split to test on" in told
+    assert "'extra' is not used: it is neither 'train' nor the name of a test split" in told
 
 
 SPLITS = [("Train", "Test"), ("TRAINING", "Testing"), ("training", "Val"), ("train", "valid"), ("train", "validation")]

@@ -162,7 +162,7 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
             "128 was found with other settings",
         ),
         ({"model.name": "mlp"}, "0.001: the default of mlp"),
-        ({"optimizer.rule": "adam"}, "0.001: usual for adam"),
+        ({"optimizer.rule": "adam"}, "0.001: the usual rate for adam"),
         ({"mode.name": "layers"}, "0.004: the rate of tutorial_cnn for modes that divide the network"),
     ],
 )
