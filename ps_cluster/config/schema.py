@@ -324,8 +324,8 @@ class RunConfig(Section):
         self._check_sample()
         if not parse_stragglers(self.cluster.straggler).are_among(self.most_workers):
             raise ValueError(
-                f"cluster.straggler: got '{self.cluster.straggler}': the workers of mode {self.mode.name} are "
-                f"numbered from 0 to {self.most_workers - 1}"
+                f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has only workers 0 to "
+                f"{self.most_workers - 1}"
             )
         return self
 
