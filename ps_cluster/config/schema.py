@@ -101,7 +101,7 @@ class ClusterSettings(Section):
     )
     pin_workers: Literal["auto", True, False] = Field(
         description="Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose "
-        "workers never wait for each other, but not in `compare`."
+        "workers never wait for each other, but not in `compare`, `sweep` and `ensemble`."
     )
     gpus: Literal["none", "auto"] = Field(
         description="Compute the network on GPUs. auto: each worker gets one of the machine's GPUs, and several workers "
