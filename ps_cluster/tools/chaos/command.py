@@ -96,7 +96,7 @@ def chaos(
             "--hosts and --undisturbed-runs: runs on hosts are not compared with undisturbed runs: leave one out"
         )
     if minutes and is_given(context, "faults"):
-        raise UserError("--faults and --minutes both set the length of the run: give one of them")
+        raise UserError("--faults and --minutes both set the length of the run: give only one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos
 
     settings = ChaosSettings(

@@ -98,5 +98,5 @@ def _by_type(field: str, values: Iterable[OfType[Value]], types: tuple[str, ...]
         if kind is not None and kind not in types:
             raise UserError(f"--{field}: got {kind}={value}, but this training has only {', '.join(types)}")
         if found.setdefault(kind, value) != value:
-            raise UserError(f"--{field}: got {found[kind]} and {value} for {kind or 'all'}: give one of them")
+            raise UserError(f"--{field}: got {found[kind]} and {value} for {kind or 'all'}: give only one of them")
     return {kind: found.get(kind, found.get(None, default)) for kind in types}

@@ -147,7 +147,7 @@ def parse_varied(texts: Sequence[str]) -> dict[str, str]:
             hint = did_you_mean(key, known_keys())
             raise UserError(f"--vary {text!r:.300}: {hint}Write it as section.key=values, and for the values {_HOW}")
         if found.setdefault(key, values) != values:
-            raise UserError(f"--vary {key}: got {found[key]!r:.80} and {values!r:.80}: give one of them")
+            raise UserError(f"--vary {key}: got {found[key]!r:.80} and {values!r:.80}: give only one of them")
     return found
 
 
