@@ -34,7 +34,8 @@ def run_with_callbacks(name: str, words: Sequence[str], resolved: Resolved, root
     reference = user_code.parse(user_code.trust_reference(name, Path.cwd()))
     if reference is None:
         raise UserError(
-            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, where NAME in FILE.py is a callback, a list, or a function"
+            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, where NAME is a callback, or a list or function "
+            "of callbacks, in FILE.py"
         )
     found = user_code.load(reference)
     try:
