@@ -141,7 +141,7 @@ def test_show_prints_columns_counts_and_rows_of_what_is_no_image(cache):
     assert sum(counts.values()) == 50
     assert len(lines) - lines.index(["age", "target"]) - 1 == 5, "the first examples are at the end"
     refused = run("show", "synthetic", "--output", "page.html")
-    assert_one_line(refused.exit_code, refused.stderr, ["--output", "'page.html'", "only images"])
+    assert_one_line(refused.exit_code, refused.stderr, ["--output", "'page.html'", "only data sets of images"])
 
 
 def test_list_fetch_and_verify_need_no_tensorflow():

@@ -128,7 +128,7 @@ def test_a_mode_that_divides_the_network_has_the_rates_of_a_single_process_or_se
         (tuned_settings("async", momentum=0.5), "modes.0.optimizer.*it needs a learning_rate"),
         (tuned_settings("async", learning_rate=0.1, rule="sgd"), "modes.0.optimizer.*can't have a rule"),
         (tuned_settings("async", learning_rate=-1), "optimizer.learning_rate"),
-        ([*ASYNC, *SINGLE, *SINGLE], "twice"),
+        ([*ASYNC, *SINGLE, *SINGLE], "two entries have the same mode"),
     ],
 )  # fmt: skip
 def test_a_table_that_cant_be_is_refused(recipe, modes, named):

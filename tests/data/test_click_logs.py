@@ -66,7 +66,7 @@ def test_rows_are_unpacked_in_the_cache_and_a_full_disk_is_reported_with_a_way_o
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert line.startswith(
-        f"cache_dir: cannot write '{cache}' (File too large); set PS_CLUSTER_CACHE to a folder with enough"
+        f"cache_dir: cannot write '{cache}' (File too large); set PS_CLUSTER_CACHE to a folder that you may write to"
     )
     cache.rmdir()
     cache.write_text("no folder")

@@ -100,7 +100,7 @@ def test_a_picture_is_not_opened_at_the_path_that_the_folder_names(tmp_path):
         (lambda folder: (folder / "data-0.arrow").write_bytes(b""), "'data-0.arrow' is empty"),
         (
             lambda folder: (folder / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'),
-            "'../x', which is no",
+            "'../x', which is outside its folder",
         ),
         (lambda folder: (folder / "state.json").write_text('{"_data_files": []}'), "_data_files"),
         (lambda folder: (folder / "state.json").write_text("{"), "is not JSON"),

@@ -92,7 +92,7 @@ def test_outputs_that_do_not_fit_their_targets_are_told_by_name(tmp_path, y, bui
 def test_targets_with_names_and_without_are_told_apart():
     given = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y["kind"]}
     with pytest.raises(
-        Malformed, match="y_train has the outputs kind, size, flag, and y_test is one array without names"
+        Malformed, match="y_train has the outputs kind, size, flag, but y_test is one array without names"
     ):
         as_contents(given, OwnDataSettings(dataset="packed_arrays"))
 

@@ -26,7 +26,7 @@ class Watched:
         return self.states.poll(applied, outstanding, longest_update_s)
 
 
-@pytest.mark.parametrize(("has_even", "begins"), [(False, FIRST_S), (True, ALIGNED_STATE_EVERY_S)])
+@pytest.mark.parametrize(("has_aligned", "begins"), [(False, FIRST_S), (True, ALIGNED_STATE_EVERY_S)])
 def test_a_pause_begins_when_a_snapshot_is_due_or_a_minute_after_an_aligned_state(has_aligned, begins):
     watched = Watched(has_aligned)
     assert not watched.at(begins - 0.1) and not watched.states.is_paused

@@ -71,7 +71,7 @@ WRONG = '{"name": "GPU:1", "model": "A100", "ms": 0.25, "error": 0.5}'
 
 
 @pytest.mark.parametrize(
-    ("there", "argv", "status", "says"),
+    ("there", "argv", "status", "message"),
     [
         (("0",), prints(GOOD), OK, ["GPU:0 A100 multiplies in 0.2 ms"]),
         (("0",), prints(), WARN, ["1 GPU, and TensorFlow sees none", "pip install 'tensorflow[and-cuda]=="]),
@@ -98,7 +98,7 @@ winonly==1.0 ; sys_platform == 'win32' \\
 
 
 @pytest.mark.parametrize(
-    ("installed", "status", "says"),
+    ("installed", "status", "message"),
     [
         ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow-cpu": "2.21.0"}, OK, "all 3 packages"),
         ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow": "2.21.0"}, OK, "all 3 packages"),  # with CUDA
@@ -124,7 +124,7 @@ def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
 
 
 @pytest.mark.parametrize(
-    ("flags", "allowed", "status", "says"),
+    ("flags", "allowed", "status", "message"),
     [
         ("avx avx512_bf16", Allowance(4), OK, "precision auto is bfloat16"),
         ("avx", Allowance(4), OK, "precision auto is float32, as the processor has no instructions for bfloat16"),

@@ -55,7 +55,7 @@ def test_trials_are_judged_by_the_monitor_and_with_patience_by_their_best_checkp
     assert scores() == ("accuracy", False, [0.5, 0.5, 0.5])
     assert scores(monitor="log_loss") == ("log_loss", True, [0.7, 0.4, 0.6])
     assert scores(monitor="log_loss", patience=5) == ("log_loss", True, [0.7, 0.4, 0.4])
-    with pytest.raises(UserError, match="evaluation.monitor: got 'auc': a run of this network on this data is"):
+    with pytest.raises(UserError, match="evaluation.monitor: got 'auc': choose a metric by which a run of this network on this data is"):
         plan_of(dataset, settings={"evaluation.monitor": "auc"})
 
 
@@ -84,7 +84,7 @@ GRID = {RATE: "0.1..1:log:10", "optimizer.momentum": "0.1..0.9:10"}
         ({"cluster.workers": "1,2"}, {}, "cluster.workers"),
         ({"training.sed": "1,2"}, {}, "training.sed"),
         ({"data.dataset": "cifar10,mnist"}, {}, "data.dataset: all trials have to be scored alike"),
-        ({"evaluation.validation_examples": "10,20"}, {}, "judged"),
+        ({"evaluation.validation_examples": "10,20"}, {}, "scored alike"),
         ({"model.name": "mlp,airbench"}, {}, "it is also set to 'tutorial_cnn'"),
         (GRID, {"method": "grid", "trials": 5}, "a grid tries all its 100 combinations"),
         (GRID | {"training.seed": "0..99:100"}, {"method": "grid"}, "10,000 combinations: a grid may have at most"),
