@@ -121,7 +121,7 @@ def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
     """
     members = members_of(ensemble, Path())
     for member in members:
-        yield f"{member.root.name}: training examples: {member.config.training.sample}"
+        yield f"{member.root.name} (training examples: {member.config.training.sample})"
     yield mode_of(ensemble.settings, (), "member")
     expected = memory.expected((member.config for member in members), min(at_once, len(members)))
     yield f"members: {len(members)}, {at_once} at once; memory expected: {expected}; nothing was started"
