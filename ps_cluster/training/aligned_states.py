@@ -43,13 +43,14 @@ class AlignedStates:
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
     def poll(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
-        """Note the progress. Return whether to save a snapshot now: the chief pauses, and no step is under way.
+        """Record the progress. Return True if the chief pauses and no step is under way, so that a snapshot is due now.
 
-        A pause ends without a snapshot if it has lasted for `LONGEST_PAUSE_S` and for `longest_update_s`, and no update
-        was applied since the previous call.
+        A pause ends without a snapshot if steps are still under way, no update was applied since the previous call, and
+        the pause has lasted longer than both `LONGEST_PAUSE_S` and `longest_update_s`.
 
         Args:
-          applied, outstanding: the number of updates that are applied, and the number of updates that are under way.
+          applied: the number of updates that are applied.
+          outstanding: the number of updates that are under way.
           longest_update_s: the longest time that an update of a healthy run takes.
         """
         self._applied = applied

@@ -113,7 +113,7 @@ def train(job: TrainingJob) -> None:
 def _train(
     config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
 ) -> float:
-    """Train until all updates are done, or until worker 0 requests otherwise. Return the last request of worker 0."""
+    """Train until all updates are done, or until worker 0 requests otherwise. Return worker 0's last request."""
     progress, leader_request = session.progress, CONTINUE
     session.keep_up("training")  # from this row on, the time limit for first updates replaces the limit for the start
     while not progress.completed and leader_request == CONTINUE:
@@ -220,8 +220,9 @@ def all_reduce_function(
     """Return the graph that runs several updates, and then exchanges requests and digests between all workers.
 
     Its arguments are the number of updates, int32 [], and this worker's request to continue or to stop, float64 []
-    (CONTINUE, STOP or CONTINUE_LATER). It returns float64 [1 + workers]. The first element of the result is the sum of
-    all workers' requests. The other elements are digests of the weights after the updates, one for each worker.
+    (CONTINUE, STOP or CONTINUE_LATER). It returns float64 [1 + workers]. The first element of the result is the request
+    of worker 0: the sum of all requests, because the other workers always request CONTINUE, which is 0. The other
+    elements are digests of the weights after the updates, one for each worker.
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
@@ -237,7 +238,7 @@ def all_reduce_function(
         return means
 
     def mean_over_workers(push: StepPush) -> list[tf.Tensor]:
-        """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
+        """Return the gradient [n] and what the step adds to the moving statistics [m], averaged over all workers."""
         if push.fresh.shape[0] == 0 or push.gradient.dtype == tf.float32:
             return mean(push.gradient, tf.cast(push.fresh, push.gradient.dtype))
         # With bfloat16's 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation. Statistics are

@@ -97,7 +97,10 @@ class AppliedTotals:
         return StalenessBuckets(counts=counts, sum=sum(value * count for value, count in self.staleness.items()))
 
     def staleness_summary(self) -> StalenessRow:
-        """Return the mean, percentiles, maximum and histogram of the staleness; None or empty if no step is counted."""
+        """Return the mean, percentiles, maximum and histogram of the staleness.
+
+        If no step is counted, the histogram is empty, and the other values are None.
+        """
         if not self.staleness:
             return StalenessRow()
         values = np.array(sorted(self.staleness))
@@ -124,8 +127,8 @@ class AppliedTotals:
 
         Args:
           last_update: the time of the last update in training seconds; None if there was none.
-          backup_workers: the number of backup workers. The measurement does not wait for the first updates of so many
-            workers.
+          backup_workers: the number of backup workers. The measured time begins when all workers but this many have had
+            an update.
         """
         firsts = sorted(self._first_updates.values())
         if last_update is None or not firsts:

@@ -257,8 +257,9 @@ class Chief:
             self._work.repeat(steps)
 
     def _ask_late_workers_to_restart(self) -> None:
-        """Ask workers to start again if other workers have pushed in the open round long ago, and they have not.
+        """Ask late workers to start again.
 
+        A worker is late if it has not pushed in the open round for a long time, although other workers have pushed.
         A round needs every worker, so no other worker can take over the step of a worker that answers but does not
         compute.
         """

@@ -26,7 +26,7 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
-    """Return the number of the update to which a batch belongs, int64 [], from 0, and the number of all updates.
+    """Return the index of the update to which a batch belongs, int64 [], and the total number of updates.
 
     With local steps, these are the updates of a worker's local weights.
     """
@@ -100,7 +100,7 @@ class Constant(Schedule[ScheduleSettings]):
 
 
 class Compiled(Constant):
-    """A placeholder for the schedule that the network was compiled with, which replaces it before the tasks start."""
+    """A placeholder that is replaced, before the tasks start, by the schedule with which the network was compiled."""
 
     name = COMPILED
 

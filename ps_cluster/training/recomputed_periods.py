@@ -38,7 +38,9 @@ class _RecomputedPeriods(RecomputedSteps):
         return list(range(first, first + gradient.examples // self._config.training.batch_size_per_worker))
 
     def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return what a period adds to the kept share of the moving statistics, float64 [m].
+        """Return a period's fresh statistics, float64 [m].
+
+        These are the moving statistics at the end of the period, minus what remains of the pulled statistics in them.
 
         Args:
           statistics: float64 [m], the statistics at the end of the period.

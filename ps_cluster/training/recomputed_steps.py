@@ -43,7 +43,7 @@ from ps_cluster.training.learning_rate import learning_rate, progress, updates_a
 class RecomputedGradient:
     """The expected push of a step: the gradient, float64 [n], and the fresh statistics, float64 [m].
 
-    Fresh statistics are what a step adds to the kept share of the network's moving statistics.
+    A step keeps a share of each moving statistic of the network, and adds the fresh statistics to it.
     """
 
     gradient: np.ndarray

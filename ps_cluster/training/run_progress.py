@@ -238,12 +238,18 @@ class RunProgress:
 
     @property
     def longest_update_seconds(self) -> float:
-        """The longest time between two updates of a healthy run, in seconds, by the settings and the measured steps."""
+        """The longest time between two updates of a healthy run, in seconds.
+
+        It is estimated from the settings and the measured times of steps.
+        """
         return self._config.longest_update_seconds(self.step_seconds or 0.0)
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The seconds until an update counts as late; at least `FIRST_UPDATE_S` as long as no step is measured."""
+        """The seconds without an update after which the next update is late.
+
+        The value is at least `FIRST_UPDATE_S` until a step has been measured.
+        """
         return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
 
     def without_clock_jumps(self, ledgers: Ledgers) -> Ledgers:
@@ -338,7 +344,11 @@ class RunProgress:
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
-            """Return a mean; None without rows, or if it is not finite, because JSON can't hold it (see `diverged`)."""
+            """Return the mean of a ledger column.
+
+            Return None if there are no rows. Also return None if the mean is not finite, because JSON can't hold it
+            (see `diverged`).
+            """
             return finite(sums[name] / count) if count else None
 
         metric = finite(sums["metric"] / sums["examples"]) if sums["examples"] else None

@@ -57,7 +57,7 @@ AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried ag
 
 
 def workers_at_start(config: RunConfig, before: Sequence[CountedWork]) -> int:
-    """Return the number of workers with which the training began. `before`: the parts that earlier leaders trained."""
+    """Return the number of workers with which the training began. `before`: the work of earlier leaders."""
     return before[0].workers if before else config.chosen_mode.emulated_workers(config)
 
 
@@ -86,7 +86,7 @@ class Saver:
           data: the name, sizes and checksum of the data set (`facts_of_data`).
           network: the path and shape of each variable. Neither `data` nor `network` may change when training continues.
           term: this leader's term number.
-          before: the parts that earlier leaders trained, in order.
+          before: the parts of the training that earlier leaders did, in order.
           rules: the settings that determine the values in this leader's ledger rows (`learning_rate.ledger_settings_text`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
@@ -348,8 +348,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` at intervals, so that the training does not seem to stand still while a large state is written.
 
-        `saving` is called only if updates were applied since an earlier save last called it. Without this condition, a
-        training that stands still would not be noticed.
+        `saving` is called only if updates have been applied between its last call and the beginning of this save.
+        Without this condition, a training that stands still would not be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

@@ -42,7 +42,7 @@ class WorkerIdentity:
         return cls(content[0], content[1])
 
     def both(self) -> tf.Tensor:
-        """Return the worker and its pid, int64 [2]."""
+        """Return the worker's index and pid, int64 [2]."""
         return tf.stack([self.worker, self.pid])
 
 
@@ -237,7 +237,11 @@ class TrainStep(Compute):
         )
 
     def _part(self, batch: tf.Tensor) -> tuple[Sample | ConsecutiveExamples | None, tf.Tensor | None]:
-        """Return the part of the examples from which this process draws, and the batch's number in it: see `batch_of`."""
+        """Return the arguments `sample` and `number` of `batch_of`.
+
+        These are the part of the training examples from which this process draws, and the number of the batch among the
+        batches from this part.
+        """
         sample = self._config.sample
         if not isinstance(sample, WorkerParts):
             return sample, None

@@ -36,11 +36,11 @@ to depend on, if any.
 
 
 class WorkerState:
-    """Variables in a worker's process. They outlive the graphs that use them and, as copies in two files, the process.
+    """Variables in a worker's process that outlive the graphs that use them. Copies in two files outlive the process.
 
     Each leader has separate variables, because two leaders may work in one process if one of them was frozen for a while. The
     leaders share the files. A state that a newer leader wrote counts as newer than all states of an earlier leader. If training
-    has been begun anew, the states that leaders wrote before that do not count.
+    has begun anew, the states that leaders wrote before are ignored.
 
     A dying process may leave the file that it writes incomplete. So the two files are written in turn, and one of them
     is always complete.
@@ -81,7 +81,7 @@ class WorkerState:
         """Initialise the variables if that has not been done yet.
 
         Their values come from the newer of the worker's two state files. A file that is missing, incomplete, or from an
-        earlier training does not count. If no file counts, the variables get their first values.
+        earlier training is ignored. If both files are ignored, the variables get their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations that have to run before.
         """
@@ -250,7 +250,7 @@ def _print(*words: Any) -> tf.Tensor:
 
 
 class SentVector(NamedTuple):
-    """The vector that is pushed instead of a gradient, and its remainder."""
+    """The vector that is pushed instead of a gradient, and the norms of the remainders, which are not pushed."""
 
     vector: tf.Tensor  # float32 [n]
     # float32 [ps, 2], for each shard the norms of the remainder before this push and of the remainder after it

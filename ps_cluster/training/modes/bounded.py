@@ -201,7 +201,7 @@ class BoundedShard(WaitingShard):
         )
 
     def _end_step(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
-        """End the worker's step; return `outcome`. The worker's clock advances unless its push was dropped."""
+        """End the worker's step; return `outcome`. The worker's clock advances by 1 unless its push was dropped."""
         with tf.control_dependencies([outcome]):
             ended = tf.cast(outcome != DROPPED, tf.int64)
             ended_step = [

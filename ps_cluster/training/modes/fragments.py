@@ -114,7 +114,10 @@ class FragmentedWorker:
 
 
 def batches_before_exchange(batches: int, shard: int, shards: int) -> int:
-    """Return after how many of the `batches` of a period a shard is exchanged. The last shard is exchanged first."""
+    """Return the number of batches, of all `batches` of a period, after which a shard is exchanged.
+
+    The last shard is exchanged first.
+    """
     return batches * (shards - shard) // shards
 
 

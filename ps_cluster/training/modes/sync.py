@@ -34,7 +34,7 @@ class ReplicaShard(ParameterShard):
         return self.ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     def digest(self) -> tf.Tensor:
-        """Return a checksum of the weights and their order, which is an integer in float64 []."""
+        """Return a checksum of the weights, an integer as float64 []. It depends on their order, too."""
         bits = tf.cast(tf.bitcast(self.weights.read_value(), tf.int32), tf.int64)
         odd = 2 * tf.range(self.length, dtype=tf.int64) + 1
         return tf.cast(tf.bitwise.bitwise_and(tf.reduce_sum(bits * odd), _WHOLE_IN_FLOAT64), tf.float64)

@@ -47,7 +47,11 @@ class SyncPsSettings(ModeSettings):
 
 
 class Admission(NamedTuple):
-    """The admission of a worker to a round. The times are in one tensor, because they travel in one message."""
+    """The admission of a worker to a round.
+
+    The time when the worker asked and the time when it was admitted are in one tensor, because they travel in one
+    message.
+    """
 
     times: tf.Tensor  # float64 [2], when the worker asked and when it was admitted, in unix seconds of the ps
     version: tf.Tensor  # int64 [], the version to which the round belongs
@@ -201,14 +205,16 @@ class SyncPs(DefaultMode):
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         """Return the graph that a worker runs for a dispatch, a group of rounds.
 
-        The worker takes part in each round until the shard reaches a version, the graph's argument, int64 [].
+        The graph's argument `what` is a version, int64 []. The worker takes part in each round until the shard reaches
+        this version.
         """
         computation = TimedComputation(compute, config, store)
         shard = store.only(RoundShard)
 
         def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> RoundStart:
-            """Wait for the next round and pull, both on the ps, so that the answer to a push holds the next parameters.
+            """Wait for the next round, and pull its parameters.
 
+            The wait and the pull are on the parameter server, so that the answer to a push holds the next parameters.
             With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows
             of its step.
             """
