@@ -23,7 +23,7 @@ _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,
 class PlacementEntry(NamedTuple):
     """An entry of the setting `placement`: `layer` and the layers after it, up to the next entry, are on `worker`.
 
-    `device` is the device of the worker that the user asks for; "" if the user names none.
+    `device` is the device that this worker should use; "" if the user names none.
     """
 
     layer: str
