@@ -46,7 +46,7 @@ class AlignedStates:
         """Record the progress. Return True if the chief pauses and no step is under way, so that a snapshot is due now.
 
         A pause ends without a snapshot if steps are still under way, no update was applied since the previous call, and
-        the pause has lasted longer than both `LONGEST_PAUSE_S` and `longest_update_s`.
+        the pause has lasted at least as long as both `LONGEST_PAUSE_S` and `longest_update_s`.
 
         Args:
           applied: the number of updates that are applied.

@@ -113,9 +113,9 @@ class RecomputedSteps:
     def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
         """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call this before `recompute`.
 
-        Returns why the update can't be recomputed; None if it can. If a key had no row in its table when the gradient was
-        pushed, the Keras layer computes with the initial values for this key. Then the update can be recomputed only if
-        the worker had pulled these initial values, too.
+        Returns why the update can't be recomputed; None if it can. If a key had no row in its table when the gradient
+        was pushed, the Keras layer computes with the initial values for this key. Then the update can be recomputed
+        only if the worker had pulled these initial values, too.
 
         Args:
           shards: the sampled update.

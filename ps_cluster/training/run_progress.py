@@ -246,7 +246,7 @@ class RunProgress:
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The seconds without an update after which the next update is late.
+        """The seconds without an update after which the next update counts as late.
 
         The value is at least `FIRST_UPDATE_S` until a step has been measured.
         """
