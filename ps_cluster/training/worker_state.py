@@ -146,9 +146,9 @@ class WorkerState:
 
         def parsed() -> tf.Tensor:
             content = tf.io.read_file(name)
-            is_integer = tf.equal(tf.strings.length(content), expected)
+            is_complete = tf.equal(tf.strings.length(content), expected)
             state = tf.cond(
-                is_integer, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
+                is_complete, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
             )
             is_of_this_training = self._number_of_saves(state) >= terms_of(self._name)[1] * 2**_SAVES_BITS
             return tf.where(is_of_this_training, state, begun)

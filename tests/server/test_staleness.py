@@ -202,7 +202,7 @@ def test_interleaved_workers_get_what_numpy_computes(name, rule):
     np.testing.assert_allclose(server.weights.numpy(), reference.weights, rtol=1e-5, atol=1e-6)
 
 
-def is_integer(answer, plain):
+def is_unscaled(answer, plain):
     """Whether a gradient is applied as it is, all of it."""
     (gradient, gradient_scale), (same, _) = answer, plain
     return bool(np.array_equal(gradient, same.astype(np.float32)) and np.all(gradient_scale == 1))
@@ -257,7 +257,7 @@ def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_ther
 def test_a_worker_that_never_pulled_is_not_corrected(name):
     server = Server(name)
     (actual, plain), _ = replay("<0 0> 0> 1> 0> 2>", server, Reference("none"))
-    whole = [is_integer(*answers) for answers in zip(actual, plain)]
+    whole = [is_unscaled(*answers) for answers in zip(actual, plain)]
     assert whole == [True, False, True, False, True]
 
 
