@@ -23,7 +23,6 @@ from ps_cluster.system.limits import room
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.keyed_lines import TableOccupancy
 from ps_cluster.training.learning_rate import expected_rates, ledger_settings_text
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
@@ -33,6 +32,7 @@ from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, check_disk, workers_at_start
 from ps_cluster.training.step import Compute
 from ps_cluster.training.step_source import DispatchGraphs
+from ps_cluster.training.table_occupancy import TableOccupancy
 
 LOCAL_DEVICE = "/device:CPU:0"
 NO_LOSS_AFTER = 100  # steps; a training without a finite loss in this many steps is stopped
@@ -160,12 +160,12 @@ class Session:
         self._ledger_reader = LedgerReader(
             store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows
         )
-        self._keyed_lines = TableOccupancy(store.keyed_tables)
+        self._occupancy = TableOccupancy(store.keyed_tables)
         self.saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             data=facts_of_data(start.dataset), network=store.layout,
             term=self._term, before=self._before, rules=ledger_settings_text(self._config, self._total_steps),
-            lines_of=self._keyed_lines.of, saving=self._reporter.saving,
+            lines_of=self._occupancy.log_lines, saving=self._reporter.saving,
         )  # fmt: skip
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
 
@@ -297,7 +297,7 @@ class Session:
             outcome,
             proof=verdict(found.shards, [*noted, *found.problems]),
             duplicated=found.duplicated,
-            keyed=self._keyed_lines.uses,
+            keyed=self._occupancy.uses,
             parameter_servers=servers if config.chosen_mode.has_parameter_servers else (),
         )
 

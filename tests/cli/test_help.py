@@ -133,7 +133,10 @@ def test_a_sweep_and_an_ensemble_list_what_they_would_train_and_start_nothing(tm
     for words, lines in (
         (f"sweep {rates} grid", ["trial 0: optimizer.learning_rate=0.1", "trial 1: optimizer.learning_rate=0.2"]),
         (f"sweep {rates} tpe --trials 3", ["not known in advance"]),
-        ("ensemble --members 2 --split shards --model mlp --dry-run", ["0-mlp-seed0 (training examples: shard:0/2)", "1-mlp-seed1"]),
+        (
+            "ensemble --members 2 --split shards --model mlp --dry-run",
+            ["0-mlp-seed0 (training examples: shard:0/2)", "1-mlp-seed1"],
+        ),
     ):
         told = CliRunner().invoke(main, words.split())
         *listed, mode, last = told.stdout.splitlines()

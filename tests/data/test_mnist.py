@@ -81,15 +81,15 @@ def test_keras_archive_is_read(npz):
 
 
 def test_real_digits_are_packed_alike_from_keras_archive_and_from_the_four_files(tmp_path):
-    arrays, formats = digits({"train": ROWS["train"], "test": ROWS["t10k"]}), []
+    arrays, packed = digits({"train": ROWS["train"], "test": ROWS["t10k"]}), []
     for write in (write_as_keras, write_as_idx):
         (folder := tmp_path / write.__name__).mkdir()
         settings = DATASETS["mnist"].Settings(dataset="mnist", data_dir=write(folder, arrays))
-        formats.append(sources.resolve(settings, tmp_path / "cache", notify=print))
-    one, other = formats
+        packed.append(sources.resolve(settings, tmp_path / "cache", notify=print))
+    one, other = packed
     assert one.directory != other.directory and one.spec == other.spec
     for split in ("train", "test"):
-        for dataset in formats:
+        for dataset in packed:
             assert (dataset.inputs(split)["image"][..., 0] == arrays[f"x_{split}"]).all()
             assert (dataset.target(split) == arrays[f"y_{split}"]).all()
 

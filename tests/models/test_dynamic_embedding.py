@@ -78,7 +78,10 @@ def test_keras_alone_trains_a_model_only_if_the_layer_is_frozen():
     [
         (lambda: DynamicEmbedding(0, 3), "budget: got 0: it has to be at least 1"),
         (lambda: DynamicEmbedding(5, 3, expire_after=0), "expire_after: got 0"),
-        (lambda: DynamicEmbedding(5, 3, name="keys")(tf.constant([0.5])), "'keys' got keys of float32: give integers or strings"),
+        (
+            lambda: DynamicEmbedding(5, 3, name="keys")(tf.constant([0.5])),
+            "'keys' got keys of float32: give integers or strings",
+        ),
     ],
     ids=["no rows", "no versions", "floats"],
 )

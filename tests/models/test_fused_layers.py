@@ -78,8 +78,10 @@ def test_the_gradient_of_a_kernel_is_that_of_the_convolution(height, width, kern
         tape.watch(weights)
         convolved = tf.nn.conv2d(images, weights, 1, "SAME")
     expected = tape.gradient(convolved, weights, upstream)
-    formats = [tf.TensorSpec(x.shape if known else [None, None, None, x.shape[3]], x.dtype) for x in (images, upstream)]
-    gradient = tf.function(lambda *of: kernel_gradient(*of, weights.shape), input_signature=formats)
+    signature = [
+        tf.TensorSpec(x.shape if known else [None, None, None, x.shape[3]], x.dtype) for x in (images, upstream)
+    ]
+    gradient = tf.function(lambda *of: kernel_gradient(*of, weights.shape), input_signature=signature)
     assert np.asarray(gradient(images, upstream)) == pytest.approx(np.asarray(expected))
 
 

@@ -19,7 +19,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, REFUSED
 from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.training.building import arrangement_of
-from ps_cluster.training.keyed_lines import TableOccupancy
+from ps_cluster.training.table_occupancy import TableOccupancy
 from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import after_changes, eagerly, row, state_of
 from tests.helpers.waiting import identity

@@ -44,7 +44,9 @@ def test_arms_are_chosen_in_the_order_of_their_names_and_once():
 
 @pytest.mark.parametrize("name", ["horovod", "empty"])
 def test_an_unknown_arm_is_refused_with_those_that_there_are(name):
-    with pytest.raises(UserError, match=f"--arms: got '{name}'.*single, cluster, sync, per_variable.*'empty' and 'tables'"):
+    with pytest.raises(
+        UserError, match=f"--arms: got '{name}'.*single, cluster, sync, per_variable.*'empty' and 'tables'"
+    ):
         arms.choose(["single", name])
 
 

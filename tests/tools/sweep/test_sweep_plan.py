@@ -55,7 +55,9 @@ def test_trials_are_judged_by_the_monitor_and_with_patience_by_their_best_checkp
     assert scores() == ("accuracy", False, [0.5, 0.5, 0.5])
     assert scores(monitor="log_loss") == ("log_loss", True, [0.7, 0.4, 0.6])
     assert scores(monitor="log_loss", patience=5) == ("log_loss", True, [0.7, 0.4, 0.4])
-    with pytest.raises(UserError, match="evaluation.monitor: got 'auc': choose a metric by which a run of this network on this data is"):
+    with pytest.raises(
+        UserError, match="evaluation.monitor: got 'auc': choose a metric by which a run of this network on this data is"
+    ):
         plan_of(dataset, settings={"evaluation.monitor": "auc"})
 
 

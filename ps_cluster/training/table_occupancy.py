@@ -22,13 +22,13 @@ class TableOccupancy:
       uses: how full each table was at the last checkpoint.
     """
 
-    def __init__(self, formats: Sequence[KeyedRows]):
-        """Create a reader. `formats`: the dimensions of each table, in the order in which checkpoints hold the tables."""
-        self._forms = formats
-        self._next = [1] * len(formats)
+    def __init__(self, tables: Sequence[KeyedRows]):
+        """Create a reader. `tables`: the dimensions of each table, in the order in which checkpoints hold the tables."""
+        self._tables = tables
+        self._next = [1] * len(tables)
         self.uses: list[KeyedUse] = []
 
-    def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
+    def log_lines(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
         """Yield a log line for each table that has evicted rows because it was full. Also update `uses`.
 
         A table gets another line only once it has evicted `AGAIN_AT` times as many rows as at its last line.
@@ -36,17 +36,17 @@ class TableOccupancy:
         Args:
           arrays: the arrays of a checkpoint.
         """
-        ends = np.cumsum([form.state_size for form in self._forms])
-        parts = np.split(arrays[KEYED], ends[:-1]) if self._forms else []
-        states = [part.reshape(form.buckets, -1) for form, part in zip(self._forms, parts)]
+        ends = np.cumsum([table.state_size for table in self._tables])
+        parts = np.split(arrays[KEYED], ends[:-1]) if self._tables else []
+        states = [part.reshape(table.buckets, -1) for table, part in zip(self._tables, parts)]
         self.uses = [
             KeyedUse(
-                name=form.name,
-                places=form.capacity,
-                rows=int((state[:, : form.ways] != EMPTY).sum()),
+                name=table.name,
+                places=table.capacity,
+                rows=int((state[:, : table.ways] != EMPTY).sum()),
                 ended=int(state[:, -1].sum()),
             )
-            for form, state in zip(self._forms, states)
+            for table, state in zip(self._tables, states)
         ]
         for index, use in enumerate(self.uses):
             if use.ended >= self._next[index]:
