@@ -63,7 +63,7 @@ def evaluate(
         process was stopped does not count.
       nice: use one thread and a low priority, to leave the processor to the training.
     Returns:
-      The rows of the scores of this call, in order.
+      A row for each score that this call has computed, in order.
     Raises:
       UserError: there is no checkpoint (with `once`, or after `patience_s`) or no data set, a checkpoint belongs to
         another network, or the training has shown no sign of life for `patience_s` seconds before its end.
@@ -149,7 +149,10 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _recompute_one(self) -> bool:
-        """Compute one sampled update again, and compare it with what the cluster did. Return whether one waited."""
+        """Compute again one sampled update, if any is waiting, and compare the result with what the cluster did.
+
+        Return whether an update was computed again.
+        """
         run_dir = self._folder.run_dir
         if self._recomputation_off or not waiting_samples(run_dir.samples) or not self._records.acquire():
             return False
@@ -302,7 +305,7 @@ class _Evaluator:
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
     def _score_views(self, step: int) -> None:
-        """Also score the last checkpoint over augmented views, if the configuration asks for it. Rewrite its row."""
+        """Also score the last checkpoint over augmented views, if the configuration asks for it. Replace its scores."""
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._folder.config(checkpoint).evaluation.augment_last:

@@ -125,7 +125,7 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[CheckedModel]:
-    """Compare all exported files with the original. Return the rows of the report.
+    """Compare all exported files with the original on at most `most` test examples. Return the rows of the report.
 
     The first two rows are for the original: in float32, and in the precision of the training. A row for each file
     follows.

@@ -17,8 +17,8 @@ GROWTH = 0.1  # a checkpoint is shown if its step exceeds the last shown step by
 class Insight:
     """Writes histograms of weights and of their changes, and a sheet of test images with predictions, to TensorBoard.
 
-    Changes are differences from the last checkpoint that was written. With `evaluation.gradients` there are also
-    histograms of the gradient on some fixed training examples (`Scorer.gradient`).
+    A change is the difference from the last checkpoint whose histograms were written. With `evaluation.gradients` there
+    are also histograms of the gradient on some fixed training examples (`Scorer.gradient`).
     """
 
     def __init__(self, writer: EvaluationWriter, scorer: Scorer):
@@ -31,7 +31,7 @@ class Insight:
     def write(self, checkpoint: Checkpoint) -> None:
         """Write histograms and images of the checkpoint that was scored last.
 
-        Leave out a checkpoint whose step is less than 10 % larger than that of the checkpoint that was written last.
+        Write nothing if its step is less than 10 % larger than the step for which this was last done.
         """
         if checkpoint.step - self._step < max(1, GROWTH * self._step):
             return

@@ -166,7 +166,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """The same as `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
+        """Computes steps again in the run's precision, not in float32, to measure how rounding changes gradients."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:

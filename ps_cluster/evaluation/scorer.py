@@ -46,7 +46,7 @@ MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-1
 def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
     """Return the packed data set of a run.
 
-    It is read from `data_dir`. If this is None, it is the copy that the run used or, if that is gone, a new copy.
+    It is read from `data_dir`. If this is None, the copy that the run used is returned or, if it is gone, a new copy.
     """
     cache = default_cache_dir()
     if data_dir is not None:
@@ -57,7 +57,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
 
 
 def dataset_or_description(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the data set of a run without examples, as the run directory describes it: shapes, dtypes and classes.
+    """Return a run's data set without its examples: the shapes, dtypes and classes that the run directory describes.
 
     If `data_dir` is given, or if the run directory has no such description, return the data set itself.
     """
@@ -151,7 +151,7 @@ class Scorer:
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score a checkpoint on the test examples, and on held-out training examples if there are any.
 
-        If `evaluation.scored_examples` is set, at most this many examples of each of the two are scored.
+        If `evaluation.scored_examples` is set, at most this many test examples and this many held-out ones are scored.
         With `augmented`, the mean prediction over several augmented views of each test example is scored too.
 
         Raises:

@@ -38,7 +38,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
 
 def is_built_by_code(name: str) -> bool:
-    """Return whether a user's code builds a network: it is neither a network of this package nor a saved model."""
+    """Return whether the network `name` is built by a user's code: it is not of this package, and not a saved model."""
     return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
 
 

@@ -33,8 +33,8 @@ def build(
     Args:
       settings: the section `model`. With precision "bfloat16" the network computes in bfloat16; variables are always
         float32.
-      examples: name of a field → its raw training examples [N, ...]. A network may look at the first `MOST_EXAMPLES` of
-        them. None if the weights are loaded afterwards.
+      examples: name of a field → its raw training examples [N, ...]. A network may compute initial weights from the
+        first 2,000 of them (`MOST_EXAMPLES`). None if the weights are loaded afterwards.
     Raises:
       UserError: the network can't be built for such examples.
     """

@@ -99,7 +99,10 @@ class CompiledHead(Head):
         return self._loss(*self._as_loss_takes(targets, outputs), weights, part)
 
     def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the batch's mean loss for every example, [B], because a user's loss may need a whole batch."""
+        """Return the mean loss of the batch, repeated for each example, [B].
+
+        A user's loss may need a whole batch, so an example has no loss of its own.
+        """
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
         return tf.fill(examples, self._loss.mean(*self._as_loss_takes(targets, outputs)))
 

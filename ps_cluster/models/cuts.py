@@ -92,7 +92,7 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return the functional model in a Sequential; return a functional model itself.
+    """Return the functional model that a Sequential contains, or `model` itself if it is a functional model.
 
     Raises ValueError for other models, such as subclassed ones.
     """

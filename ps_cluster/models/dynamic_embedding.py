@@ -28,7 +28,7 @@ class DynamicEmbedding(keras.Layer):
     are divided into buckets of 16 places, and each key belongs to one bucket. If that bucket is full, a new key takes
     the place of the row that was unused for the longest time. A key whose row was evicted starts again from its initial
     value. Buckets fill unevenly. With a budget of 1.33 times the number of keys in use, 2 % of these keys have no row
-    at any one time. With twice that number, 0.1 % have no row.
+    at any one time. With a budget of twice that number, 0.1 % have no row.
 
     In plain Keras the layer looks up the rows of the keys that were trained, and gives all other keys their initial
     value. `Model.fit` can train a model with this layer only after `layer.trainable = False`.

@@ -98,7 +98,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values in a checkpoint for dynamic embedding tables, such as keys, without rows and slots."""
+        """The number of values, e.g. keys, that a checkpoint has for dynamic embedding tables beside rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:

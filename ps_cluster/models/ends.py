@@ -21,8 +21,8 @@ from ps_cluster.private_names import origin_of, wrapped_function_of
 class NetworkEnd:
     """The end of a network: its outputs, traced in a graph for inference, and what they mean.
 
-    Methods about a single output refer to the output that predicts the target. If all outputs predict the same target,
-    they refer to the first output.
+    Methods about a single output refer to the output whose targets are in the array with the name `array`. If all
+    outputs predict the same target, they refer to the first output.
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
@@ -158,7 +158,7 @@ def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> lis
     """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
 
     Targets without names belong to the outputs in the order in which the model returns them. `outputs`: the outputs in
-    the structure that the model returns. Raises ValueError if an output has no target, or a target no output.
+    the structure that the model returns. Raises ValueError if an output has no target, or if a target has no output.
     """
     arrays = {one.output: array for array, one in spec.targets.items()}
     names = _output_names(model, outputs)

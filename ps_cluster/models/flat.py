@@ -143,7 +143,7 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
     ends = np.cumsum([layer.form.state_size for layer in layers])
     if (0 if keyed is None else keyed.size) != (ends[-1] if layers else 0):
         raise ValueError(
-            f"the dynamic embedding tables of {model.name} have another number of values than the state of the checkpoint"
+            f"the checkpoint's state of the dynamic embedding tables does not fit {model.name}: their sizes differ"
         )
     for layer, part in zip(layers, np.split(keyed, ends[:-1]) if keyed is not None else ()):
         layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
@@ -300,7 +300,7 @@ class FlatNetwork:
         """Return the rows that a step with these inputs looks up, sorted by parameter server.
 
         The arguments are as for `forward`; `servers` is the number of parameter servers. The forward pass is traced
-        with zeros as weights. TensorFlow then removes everything from the graph that the ids of the rows do not need.
+        with zeros as weights. TensorFlow then removes from the graph everything that is not needed for the row ids.
         """
         if not self.tables:
             return NO_ROWS

@@ -160,6 +160,7 @@ def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]
     Args:
       images: [B, height, width, channels], the input of the convolution.
       upstream: [B, height, width, filters], the gradient of its output, in the same dtype.
+      shape: the shape of the kernel, [rows, columns, channels, filters].
     """
     rows, columns, channels, filters = shape
     height, width = tf.unstack(tf.shape(images)[1:3])

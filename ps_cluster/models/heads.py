@@ -48,7 +48,7 @@ class Head(ABC):
     The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
-      prediction_head: a head for the output that is the prediction and its target, without the other outputs.
+      prediction_head: a head whose methods take one output, the prediction, and the target of this output.
     """
 
     prediction_head: ObjectiveHead
@@ -88,7 +88,10 @@ class Head(ABC):
         return {}
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
-        """Return true targets and predictions for `further_metrics`, float32 [B, …] each; None if it returns none."""
+        """Return what `further_metrics` are computed from: true targets and predictions. None without such metrics.
+
+        Both are float32 [B, ...].
+        """
         return None
 
     def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
@@ -135,7 +138,7 @@ class ObjectiveHead(Head):
     needs_mark = False  # whether only the loss shows that outputs are probabilities, so a saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
-        """Create a head for outputs that are scores, or for a regression, values in standard deviations of the target.
+        """Create a head for outputs that are scores or, for a regression, values in standard deviations of the target.
 
         `training`: the settings of label smoothing and class weights; None if the loss uses neither.
         """

@@ -26,7 +26,7 @@ _BITS = 24  # random bits of an initial value; the precision of float32
 class KeyedRows:
     """The dimensions and other properties of a table whose rows are found by their keys.
 
-    The places for rows are numbered: way w of bucket b is place b * ways + w.
+    Each bucket has `ways` places for rows. All places are numbered: place w of bucket b has the number b * ways + w.
     """
 
     name: str  # the name of the layer
@@ -49,12 +49,12 @@ class KeyedRows:
 
     @property
     def state_columns(self) -> int:
-        """The number of values in a checkpoint for each bucket, without rows and slots (server/keyed_tables.py)."""
+        """The number of values that a checkpoint has for a bucket besides rows and slots (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """The number of values that a checkpoint has for the table, without rows and slots."""
+        """The number of values that a checkpoint has for the table besides its rows and slots."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:

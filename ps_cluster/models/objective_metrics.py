@@ -87,8 +87,9 @@ class ObjectiveMetrics:
 def _defined_share(metric: keras.Metric) -> float:
     """Return the share of classes or labels for which a metric is defined; NaN if it is defined for none.
 
-    Keras averages a metric over the labels. A label that no example has counts as 0 in this mean. In the mean area
-    under the curve, a label that all examples have counts as 0 too. Such a label says nothing about the network.
+    Keras averages a metric over the labels. If no example has a certain label, this label counts as 0 in the mean. If
+    all examples have it, it also counts as 0 in the mean area under the curve. Such labels say nothing about the
+    network.
     """
     if not isinstance(metric, keras.metrics.AUC | keras.metrics.F1Score):
         return 1.0

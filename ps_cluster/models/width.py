@@ -40,7 +40,7 @@ _SUMS_OVER_WEIGHTS = (type(None), keras.regularizers.L1, keras.regularizers.L2, 
 
 
 class DividedLayer(keras.layers.Layer):
-    """A layer whose units or filters are on several devices: part p has the units ends[p] .. ends[p + 1] - 1."""
+    """A layer whose units or filters are on several devices: part p has the units `ends[p]` to `ends[p + 1] - 1`."""
 
     def __init__(self, whole: keras.layers.Layer, devices: Sequence[str]):
         # Without autocast this layer gets weights in their own dtype. Each part casts them and its input on its device.
@@ -77,7 +77,7 @@ class DividedLayer(keras.layers.Layer):
     def _run(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
         """Return the output of a part of the layer, computed with `values` as the values of the part's variables.
 
-        The regularisation losses, [] each, of the variables that have a regulariser follow the output in the list.
+        The output is followed by the regularisation loss, [], of each variable that has a regulariser.
         """
         with keras.StatelessScope(zip(part.trainable_variables, values)):
             output = part(inputs)
@@ -126,7 +126,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another layer")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return, by the id() of each trainable variable, its device's number and its positions in the whole vector."""
+        """Return each trainable variable's device number, and its positions in the whole vector, by its id()."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}

@@ -27,15 +27,15 @@ Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, m
 
 
 def tuned_settings(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> list[dict[str, Any]]:
-    """Return one entry for each of `modes`, for the table `modes` of a network's recipe (`config.recipe.FoundRates`).
+    """Return entries for the table of modes in a network's recipe, one for each mode that is passed.
 
-    Each entry has optimizer settings that were found on held-out examples, for a mode, a number of workers and a batch
-    size.
+    Each entry (`config.recipe.FoundRates`) has optimizer settings that were found on held-out examples, for a mode, a
+    number of workers and a batch size.
 
     Args:
       workers: the number of workers for which the settings were found; 1 for mode single.
       batch: the batch size of a worker for which the settings were found.
-      optimizer: the settings of the section `optimizer` that differ from the recipe for all modes.
+      optimizer: settings of the section `optimizer`. They replace those that the recipe has for all modes.
     """
     return [
         {"mode": mode, "workers": workers, "batch_size_per_worker": batch, "optimizer": optimizer} for mode in modes
