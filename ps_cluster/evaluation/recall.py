@@ -79,7 +79,7 @@ class Recall:
         """Create an object that computes recall@k on a data set.
 
         Args:
-          k: how many of the best items count.
+          k: a held-out item counts as found if it is among the k best items.
           outputs: takes inputs by name, and returns the network's outputs, float32 [n, 1], or [n, 2] for the scores of
             two classes.
         """

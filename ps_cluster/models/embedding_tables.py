@@ -98,7 +98,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values, e.g. keys, that a checkpoint has for dynamic embedding tables beside rows and slots."""
+        """The number of values, e.g. keys, that a checkpoint adds to the rows and slots of dynamic embedding tables."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:

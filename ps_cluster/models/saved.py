@@ -68,7 +68,7 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a saved model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
     If the outputs are already probabilities, no activation is added. If the model has several outputs, the prediction
-    is the output for the target, or the first output if all outputs are for the same target.
+    is the output for the main target, or the first output if all outputs are for the same target.
     """
     end = NetworkEnd(model, spec)
     is_done, layers = end.gives_probabilities(), keras.layers

@@ -39,7 +39,7 @@ class Exported:
 
     @property
     def output_name(self) -> str:
-        """The name of the output, in formats that have names."""
+        """The name of the output, for formats in which outputs have names."""
         return "probabilities" if self.spec.classes else "values"
 
     @cached_property
@@ -83,7 +83,7 @@ class ExportFormat(Named, ABC):
     extra = ""
 
     def check(self, spec: ExampleSpec) -> None:
-        """Raise UserError if a model of such examples can't be written in this format on this machine."""
+        """Raise UserError if a model that takes such examples can't be written in this format on this machine."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "
