@@ -16,7 +16,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 
 COMPUTATION = "own_computation"
-"""The name scope of a network's forward pass, loss and gradients. TensorFlow's messages about errors there contain it."""
+"""The name scope of a network's forward pass, loss and gradients. TensorFlow names it in errors that occur there."""
 
 # The folders of code that is not the user's: this package, the standard library and installed packages. The names of
 # Python's frozen modules begin with "<frozen".
