@@ -26,7 +26,7 @@ from ps_cluster.private_names import (
 )
 
 Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
-"""Targets [B, ...] that all outputs share, or a tuple with those of each output, in the order of `keras.tree.flatten`."""
+"""Targets [B, ...] that all outputs share, or a tuple with those of each output, in order of `keras.tree.flatten`."""
 
 
 class MicroBatch(NamedTuple):
