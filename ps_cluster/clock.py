@@ -11,9 +11,9 @@ LONGEST_GAP_S = 2.0
 
 
 class AwakeClock:
-    """A clock that counts the seconds in which this process ran. A gap between reads counts as `LONGEST_GAP_S` at most.
+    """A clock that counts the seconds in which this process ran.
 
-    If a whole run is frozen (by a control group, SIGSTOP, or a laptop's suspend), its time limits therefore do not
+    Of the time between two reads, at most `LONGEST_GAP_S` seconds count. If a whole run is frozen (by a control group, SIGSTOP, or a laptop's suspend), its time limits therefore do not
     expire: they count only time in which the other processes could have answered. Read the clock at least every
     `LONGEST_GAP_S` seconds.
     """

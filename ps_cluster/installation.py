@@ -52,7 +52,7 @@ PROGRAM = program(sys.argv[0] if sys.argv else "", _current_folder())  # the com
 
 
 def how_to_install(python: str = "") -> str:
-    """Return, in words, how to install this package again. `python`: the Python that gets it, e.g. "python3.13"."""
+    """Return, in words, how to install this package again. `python`: the Python to use, e.g. "python3.13"."""
     if _INSTALLED:
         return f"install this package again{python and f', with {python}'}"
     return f"make clean install{python and f' PYTHON={python}'}"
@@ -80,8 +80,8 @@ def environment_with_package(given: Mapping[str, str]) -> dict[str, str]:
 def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra into the Python that runs this process.
 
-    `extra`: the name of a group of this package's optional dependencies. The command names each of their packages
-    instead of "ps-cluster[extra]", because a package registry may have another package named ps-cluster.
+    `extra`: the name of a group of this package's optional dependencies. The command names each package
+    of the group instead of "ps-cluster[extra]", because a package registry may have another package named ps-cluster.
     """
     if (IMPORT_FOLDER / "pyproject.toml").is_file():
         import tomllib

@@ -24,7 +24,7 @@ class LogEvent:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A log line for people, with its event and the additional fields for programs, which only a JSON log contains."""
+    """A log line: a message for people, its event, and `fields` for programs. Only a JSON log contains the fields."""
 
     message: str
     event: LogEvent

@@ -50,7 +50,10 @@ class FailureHandler(Protocol):
         on_recovery_fn: Callable[[], None] | None = None,
         worker_device_name: str = "",
     ) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which TensorFlow runs each dispatch of a worker, in the worker's thread."""
+        """Return a context manager. TensorFlow runs each dispatch to a worker inside it.
+
+        This happens in the thread of the coordinator that serves this worker.
+        """
 
     def stop(self) -> None:
         """Stop waiting for workers."""
@@ -266,7 +269,10 @@ def given_to_compile(model: keras.Model) -> GivenToCompile:
 
 
 def copy_compiled(model: keras.Model, to: keras.Model) -> None:
-    """Copy the loss, metrics and optimizer of one model to another. `compile` would track the same objects as new layers."""
+    """Copy the loss, metrics and optimizer of one model to another, so that both share these objects.
+
+    With `compile`, Keras would track the same objects in `to` as if they were new layers.
+    """
     for name in ("_compile_loss", "_compile_metrics", "optimizer"):
         object.__setattr__(to, name, getattr(model, name, None))
 
@@ -329,17 +335,18 @@ NOTES = ("_keras_logits", "_keras_mask")
 
 
 def notes_of(output: tf.Tensor) -> list[tf.Tensor | None]:
-    """Return the attributes `NOTES` of an output: the logits from which softmax or sigmoid made it, and its mask.
+    """Return the two attributes that Keras may have set on an output tensor (`NOTES`): its logits and its mask.
 
-    Both may be None. Keras's losses look for them on the tensor, use the logits, and skip masked values.
+    The logits are the tensor from which softmax or sigmoid computed the output. An attribute that is not set is None.
+    Keras's losses look for both attributes, use the logits instead of the output, and skip masked values.
     """
     return [getattr(output, name, None) for name in NOTES]
 
 
 def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """Attach the logits and the mask that `notes_of` returned to an output, and return the output.
+    """Set the logits and the mask that `notes_of` returned as attributes of an output, and return the output.
 
-    They become the attributes `NOTES` of the tensor, where Keras's losses look for them.
+    Keras's losses look for them there. The names of the attributes are in `NOTES`.
     """
     for name, note in zip(NOTES, notes, strict=True):
         if note is not None:

@@ -115,7 +115,7 @@ class Fleet:
         self._restarts.end_streak(job.task)
 
     def poll(self) -> list[EndedJob]:
-        """Return the runs that have ended since the last call. Runs that died continue in new processes."""
+        """Return the runs that have ended since the last call. Start new processes for runs that died but can continue."""
         for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
             self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s, so it is killed")
             self._supervisor.signal(task, signal.SIGKILL)
@@ -148,7 +148,7 @@ class Fleet:
         self._supervisor.start(spec)
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:
-        """Return how a run ended; None if it continues."""
+        """Return how a run ended whose process has exited; None if the run was continued in a new process."""
         job = self._jobs[task_exit.task]
         if has_completed(job.root):
             return self._over(job, "completed")

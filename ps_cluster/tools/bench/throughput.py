@@ -218,7 +218,10 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
 
 
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
-    """Print a line for each arm of each case, then the share of its rate that each slowed arm would keep ideally."""
+    """Print a line for each arm of each case.
+
+    Then print, for each arm with slow workers, the share of its rate that an ideal cluster would keep.
+    """
     title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):

@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 @option(
     "--batches",
     type=LIST,
-    help="Which number of examples is equal in all arms: that of an update (same_per_update) or that of a worker's step "
+    help="What is equal in all arms: the number of examples per update (same_per_update), or per step of a worker "
     "(same_per_worker); default: both in turn.",
 )
 @option(
     "--target-score",
     type=Number(0, min_open=True),
-    help="Also report after which time and how many examples a run reaches this test accuracy (0.6 is 60 %) or, for a "
-    "regression, this test error, in the units of the values to predict; default: the hardest round number that all runs "
-    "crossed between two of their scores, except runs that diverged.",
+    help="Also report the time and the number of examples that a run needs to reach this test accuracy (0.6 is 60 %). For "
+    "a regression, give a test error, in the units of the values to predict. Default: the hardest round number that "
+    "every run crossed between two of its scores; runs that diverged are ignored.",
 )
 @option(
     "--seconds",

@@ -41,7 +41,7 @@ OFF_WITH_TIME_LIMIT = {
 
 
 class PlannedArm(BaseModel):
-    """An arm of a comparison, which is a way to train: a mode, and the settings `set` of this arm by dotted key.
+    """An arm of a comparison: one way to train. `set` has the settings of this arm alone, by dotted key.
 
     If `batches` is set, it replaces the `batches` of the comparison.
     """
@@ -95,7 +95,12 @@ class Comparison(BaseModel):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run of a comparison. `name`: the name of its folder. `scaled`: whether its learning rate is scaled."""
+    """A training run of a comparison.
+
+    Attributes:
+      name: the name of its folder.
+      scaled: whether the plan has multiplied the network's learning rate for this run (`Comparison.learning_rate`).
+    """
 
     name: str
     config: RunConfig
@@ -144,9 +149,9 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
 
 
 def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
-    """Return the comparison with absolute paths to the code and data that it names. From now on, the code may run.
+    """Return the comparison with absolute paths to the code and data that its settings name.
 
-    Relative paths start at `folder`.
+    Mark this code as trusted, so that it may run. Relative paths start at `folder`.
     """
 
     def named(settings: dict[str, Any]) -> dict[str, Any]:
@@ -306,9 +311,10 @@ def has_rates_of_recipe(config: RunConfig) -> bool:
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return the batch size per worker with which every mode uses the same number of examples for an update.
+    """Return the batch size per worker with which an update has as many examples as in every other mode.
 
-    This number is `workers` times the batch size in `config`. Raises UserError if the mode can't split it equally.
+    An update then has `workers` times the batch size in `config`. Raises UserError if the mode of `config` can't split
+    these examples equally.
     """
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
@@ -322,7 +328,10 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 
 
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
-    """Return the configuration with the length, scoring and CPU pinning that runs have unless an arm sets them."""
+    """Return `config` with the training length, scoring and CPU pinning that all runs of the comparison have.
+
+    If settings choose the pinning or the checkpoints that are scored, these stay as they are.
+    """
     values: dict[str, Any] = {"evaluation.after_training": True}
     if (seconds := comparison.seconds) is not None:
         values |= OFF_WITH_TIME_LIMIT | {

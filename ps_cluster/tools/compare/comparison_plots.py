@@ -78,7 +78,7 @@ def _curves(
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return the x values of the crosses that mark diverged runs, by arm: each is that of the first diverged score."""
+    """Return arm → the x values of its crosses. A cross marks the first diverged score of a run that diverged."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):

@@ -59,7 +59,7 @@ def write_report(
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
       arm_keys: dotted keys that individual arms set, and in which runs may therefore differ.
     Raises:
-      UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
+      UserError: a directory holds no finished run, the runs may not be compared, or no arm is called `baseline`.
     """
     records = [read_record(root) for root in run_roots]
     groups = make_groups(records)
@@ -216,5 +216,5 @@ def _origins(groups: Sequence[Group]) -> dict[str, object]:
 
 
 def _changed(record: Record) -> dict[str, str]:
-    """Return the settings that are not the defaults, except the folder of the data, which depends on the machine."""
+    """Return the settings of a run that differ from the defaults. Omit the data folder: it depends on the machine."""
     return {key: one_line_text(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}

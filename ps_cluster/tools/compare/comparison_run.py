@@ -57,7 +57,7 @@ def train_all(
       baseline: the arm with which the report compares all other arms.
       tensorboard: show all runs in TensorBoard while they are trained, and print the link.
     Raises:
-      UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
+      UserError: `output` holds another comparison, a setting does not fit, no arm is called `baseline`, or there is no data.
     """
     runs = planned_runs(comparison)
     # Errors are found before any file is written. Errors that do not depend on the data are found before it is loaded.
@@ -93,10 +93,10 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
 
 
 def _with_compiled_rate(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the learning rate of the compiled network as a setting of all runs.
+    """Return the comparison with the learning rate from the network's `compile` as a setting of all runs.
 
-    If an arm does not use the optimizer of the compiled network, return the comparison unchanged. The plan scales
-    learning rates from arm to arm, so it has to know this rate.
+    The plan scales learning rates from arm to arm, so it has to know this rate. If an arm does not use the optimizer
+    that was passed to `compile`, return the comparison unchanged.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison

@@ -99,7 +99,10 @@ def difference(of: SeededValues, against: SeededValues) -> Estimate:
 
 
 def ratio(of: SeededValues, against: SeededValues) -> Estimate:
-    """Return the ratio of the geometric means. Its interval is computed from the logarithms. All values must be > 0."""
+    """Return the geometric mean of `of` divided by that of `against`. All values must be > 0.
+
+    The interval is computed from the logarithms of the values.
+    """
     found = difference(*(SeededValues(one.seeds, tuple(map(math.log, one.values))) for one in (of, against)))
     low, high = (None if log is None else math.exp(log) for log in (found.low, found.high))
     return replace(found, mean=math.exp(found.mean), low=low, high=high)

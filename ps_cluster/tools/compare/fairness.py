@@ -53,7 +53,10 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
 
 
 def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
-    """Return, in words, the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
+    """Return, in words, the differences in what surrounds the training, such as the machine and TensorFlow's version.
+
+    This includes the commit of this code, `cluster.isolation`, and whether each worker has its own cores.
+    """
     pinned = [
         {"whether each worker has its own cores": keeps_to_cores(record.config)}
         for record in records

@@ -24,7 +24,7 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
 
     Args:
       target: the score up to which the seconds and the examples of a run are counted, if any.
-      times: the seconds of training after which the metric is a column, too.
+      times: numbers of seconds of training. The row has a column for the metric after each of them.
     """
     workers = _worker_indices(groups)
     return [
@@ -66,7 +66,7 @@ class GroupFinding:
     def of(cls, group: Group, target: float | None, times: Sequence[float] = ()) -> GroupFinding:
         """Return the estimates (mean, standard deviation, interval) of all measures over the runs of a group.
 
-        `times`: the seconds of training after which the metric is compared too.
+        `times`: numbers of seconds of training. The metric after each of them is a measure, too.
         """
         measures = Measures(group.metric, target, times)
         estimates = {measure.column: estimate(group.values(measure.read)) for measure in measures}
@@ -96,7 +96,7 @@ class GroupFinding:
         return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the estimates as a row of groups.csv. `workers`: indices of the workers whose idle shares it has."""
+        """Return the estimates as a row of groups.csv. `workers`: indices of the workers whose idle shares are columns."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.measures.target, "diverged": group.diverged}
@@ -119,13 +119,13 @@ def group_rows(findings: Sequence[GroupFinding]) -> list[Row]:
 
 @dataclass(frozen=True)
 class GroupDifference:
-    """The difference between two groups. A number that was not measured in all runs of both groups is None.
+    """The difference of `group` from `against`. A number that was not measured in all runs of both groups is None.
 
     Attributes:
       equal: what the two groups have in common, in words.
-      metric_difference: the difference of the metric.
-      speed: the ratio of the examples per second.
-      time: the ratio of the seconds to the target.
+      metric_difference: the metric of `group` minus that of `against`.
+      speed: the examples per second of `group` divided by those of `against`.
+      time: the seconds that `group` needed to reach the target divided by those that `against` needed.
     """
 
     group: Group
@@ -137,7 +137,7 @@ class GroupDifference:
 
     @classmethod
     def of(cls, group: Group, against: Group, equal: str, target: float | None) -> GroupDifference:
-        """Return the difference between the groups. It has no numbers if a run of either group diverged.
+        """Return the difference of `group` from `against`. It has no numbers if a run of either group diverged.
 
         The ratio of the times to the target needs an exact time of every run, not only an upper limit.
         """

@@ -104,7 +104,7 @@ class Metric:
     def default_target(self, best: Sequence[float], first: Sequence[float] = ()) -> float | None:
         """Return the hardest round target that every run crossed between two scores; None if there is none.
 
-        For an accuracy it is a multiple of 5 % or, failing that, of 1 %. For an error it is a number of two digits.
+        For an accuracy it is a multiple of 5 % or, failing that, of 1 %. For an error it has two significant digits.
 
         Args:
           best: the best value of each run.

@@ -43,8 +43,8 @@ class Reached:
     """The time and the examples that a run needed to reach a target.
 
     Attributes:
-      is_limit: whether only an upper limit was measured: the first score had already reached the target, or the
-        previous score is further away than `LONGEST_GAP`.
+      is_limit: whether the two numbers are only upper limits. They are if the first score had already reached the
+        target, or if more than `LONGEST_GAP` lies between the score that reached it and the one before.
     """
 
     seconds: float
@@ -100,10 +100,10 @@ class Record:
 
     @property
     def final(self) -> float | None:
-        """The metric of the last scored checkpoint or, if a time limit ended the training, at this limit.
+        """The metric at the end: that of the last scored checkpoint or, if a time limit ended the training, at this limit.
 
-        It is None for a run that diverged, or that has no score at the limit (`after`). The last checkpoint may come
-        after the limit, because a run still finishes its current steps, which take longer with a slow worker.
+        It is None if the run diverged, or if `after` returns None for the limit. The last checkpoint may come after
+        the limit, because a run still finishes its current steps, which take longer with a slow worker.
         """
         if self.diverged:
             return None
@@ -130,7 +130,9 @@ class Record:
         return self.examples / self.summary.train_seconds
 
     def reached(self, target: float | None) -> Reached | None:
-        """Return when the metric first reached `target`, interpolated between two scores that are not far apart.
+        """Return when the metric first reached `target`, interpolated between the two scores around it.
+
+        If these scores are far apart, return an upper limit (`Reached.is_limit`).
 
         Return None if the metric never reached the target, if there is no target, or if the run diverged.
         """
@@ -159,7 +161,7 @@ def limit_of(records: Sequence[Record]) -> float | None:
 
 
 def work_of(summary: Summary) -> dict[str, str | None]:
-    """Return the data set, network and precision of a run, by name. A comparison has to know each of them."""
+    """Return the data set, network and precision of a run, by name. A run can't be compared if one of them is None."""
     return {
         "dataset": summary.dataset,
         "dataset_kind": summary.dataset_kind,

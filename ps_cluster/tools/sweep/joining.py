@@ -87,7 +87,12 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
 
 
 def _scores(found: np.ndarray, *, calibrated: bool) -> Scores:
-    """Return the scores of one model. `found`: metric, loss and confidence of each example, float32 [3, examples]."""
+    """Return the scores of one model.
+
+    Args:
+      found: metric, loss and confidence of each example, float32 [3, examples].
+      calibrated: whether the scores include the calibration error, which only a classification has.
+    """
     metric, losses, confidence = found.astype(np.float64)
     calibration_error = Calibration.of(confidence, metric > 0.5).expected_error if calibrated else None
     return Scores(float(metric.mean()), float(losses.mean()), calibration_error)

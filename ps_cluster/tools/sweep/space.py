@@ -102,7 +102,7 @@ class Space:
         return {key: json.loads(value) if isinstance(value, str) else value for key, value in found.items()}
 
     def size_of_grid(self) -> int:
-        """Return the number of combinations. Raises UserError for a range without a number of values."""
+        """Return the number of combinations. Raises UserError for a `Range`, which has no number of values."""
         for key, axis in self.axes.items():
             if isinstance(axis, Range):
                 low, high = (end if axis.is_integer else f"{end:g}" for end in axis.values)

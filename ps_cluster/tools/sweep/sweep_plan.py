@@ -149,7 +149,7 @@ class SweepPlan:
 
     @cached_property
     def monitor(self) -> Monitor:
-        """The metric by which the trials are judged, the same for all trials, and which of its values are better."""
+        """The metric by which all trials are judged, and whether larger or smaller values of it are better."""
         monitor = Monitor.of(self.config(next(iter(self.space.samples()))).evaluation)
         metric = OBJECTIVES[self.dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
         return Monitor(metric, monitor.better or BETTER[metric])
