@@ -13,9 +13,9 @@ LONGEST_GAP_S = 2.0
 class AwakeClock:
     """A clock that counts the seconds in which this process ran.
 
-    Of the time between two reads, at most `LONGEST_GAP_S` seconds count. If a whole run is frozen (by a control group, SIGSTOP, or a laptop's suspend), its time limits therefore do not
-    expire: they count only time in which the other processes could have answered. Read the clock at least every
-    `LONGEST_GAP_S` seconds.
+    Of the time between two reads, at most `LONGEST_GAP_S` seconds count. If a whole run is frozen (by a
+    control group, SIGSTOP, or a laptop's suspend), its time limits therefore do not expire: they count only time in
+    which the other processes could have answered. Read the clock at least every `LONGEST_GAP_S` seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

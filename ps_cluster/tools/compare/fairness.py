@@ -161,7 +161,10 @@ def _list(seeds: Sequence[int]) -> str:
 
 
 def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield warnings about scaled (not tuned) learning rates, and about recipes without rates for individual modes."""
+    """Yield warnings about learning rates that were scaled instead of tuned, and about networks without tuned rates.
+
+    A network has tuned rates if its recipe, the settings that were found for it, lists rates for individual modes.
+    """
     scaled = {
         f"{group.arm} (batch {group.batch_per_worker} / {group.batch}, rate {group.first.config.optimizer.learning_rate:.3g})"
         for group in groups

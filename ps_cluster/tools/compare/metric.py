@@ -21,9 +21,9 @@ class Metric:
       larger_is_better: whether larger values are better.
       most: the largest possible value.
       least: the smallest possible value.
-      examples: the examples it is measured on: "test", or "validation" for held-out training examples.
+      examples: the split on which it is measured: "test", or "validation" for held-out training examples.
       scale: the factor from a value to the number that is shown.
-      unit: the unit of shown numbers, e.g. "%"; "" for a number without a unit, or in the units of the targets.
+      unit: the unit of shown numbers, e.g. "%". It is "" if they have no unit, or the unit of the targets.
       spec: the format of shown numbers.
       difference_spec: the format of a difference or a standard deviation of shown numbers.
       target_form: how to write a target, in words for a message.
