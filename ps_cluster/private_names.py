@@ -52,7 +52,7 @@ class FailureHandler(Protocol):
     ) -> contextlib.AbstractContextManager[None]:
         """Return a context manager. TensorFlow runs each dispatch to a worker inside it.
 
-        This happens in the thread of the coordinator that serves this worker.
+        The block runs in the thread that the coordinator has for this worker.
         """
 
     def stop(self) -> None:

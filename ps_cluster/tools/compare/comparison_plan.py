@@ -330,7 +330,7 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
     """Return `config` with the training length, scoring and CPU pinning that all runs of the comparison have.
 
-    If settings choose the pinning or the checkpoints that are scored, these stay as they are.
+    A pinning that settings choose is kept. So is their `checkpoints.every_epochs`, unless `comparison.seconds` is set.
     """
     values: dict[str, Any] = {"evaluation.after_training": True}
     if (seconds := comparison.seconds) is not None:

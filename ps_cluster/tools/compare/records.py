@@ -132,7 +132,7 @@ class Record:
     def reached(self, target: float | None) -> Reached | None:
         """Return when the metric first reached `target`, interpolated between the two scores around it.
 
-        If these scores are far apart, return an upper limit (`Reached.is_limit`).
+        If they are far apart, or if the first score reached it, return an upper limit (`Reached.is_limit`).
 
         Return None if the metric never reached the target, if there is no target, or if the run diverged.
         """
