@@ -229,7 +229,7 @@ def test_lines_tell_of_rows_that_ended_for_want_of_room():
     lines = TableOccupancy([form])
 
     def told(ended):
-        return [line.message for line in lines.of({KEYED: np.array([7, EMPTY, 0, -2, 0, 0, ended])})]
+        return [line.message for line in lines.log_lines({KEYED: np.array([7, EMPTY, 0, -2, 0, 0, ended])})]
 
     assert told(0) == []
     (line,) = told(3)

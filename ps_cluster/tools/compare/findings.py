@@ -70,7 +70,7 @@ class GroupFinding:
         """
         measures = Measures(group.metric, target, times)
         estimates = {measure.column: estimate(group.values(measure.read)) for measure in measures}
-        for measure in measures.metric_difference:
+        for measure in measures.metric_values:
             found = estimates[measure.column]
             is_selection = found is not None and found.n < len(group.records)
             estimates[measure.column] = _limited(found, group.metric, mean_only=is_selection)

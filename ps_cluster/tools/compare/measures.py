@@ -72,7 +72,7 @@ class Measures:
         return Measure(f"{self.metric.column}_after_{seconds:g}_s", lambda record: record.after(seconds))
 
     @property
-    def metric_difference(self) -> tuple[Measure, ...]:
+    def metric_values(self) -> tuple[Measure, ...]:
         """The measures of the metric: its final value, its best value, and its value after each of `times`."""
         return (self.final, self.best, *map(self.after, self.times))
 
@@ -98,7 +98,7 @@ class Measures:
         return Measure(column, lambda record: read(found) if (found := record.reached(self.target)) else None)
 
     def __iter__(self) -> Iterator[Measure]:
-        yield from self.metric_difference
+        yield from self.metric_values
         yield from (TRAIN_SECONDS, EXAMPLES, SPEED)
         yield from (self.seconds_to_target, self.examples_to_target, self.target_is_limit)
         yield from (STALENESS_MEAN, STALENESS_P95, STALENESS_MAX, UPDATES_APPLIED, GRADIENTS_DROPPED, REPLAYS_REFUSED)
