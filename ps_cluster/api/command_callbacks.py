@@ -1,7 +1,7 @@
 """The option --callbacks of the command `run`: call the Keras callbacks of a user's file while another process trains.
 
-Callbacks need TensorFlow, which the launcher never imports. So this process calls the callbacks, and another process runs the
-same command without them.
+Callbacks need TensorFlow, which the launcher never imports. So the process that the user has started only calls the
+callbacks. It starts a second process, which runs the same command without them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def run_with_callbacks(name: str, words: Sequence[str], resolved: Resolved, root
     reference = user_code.parse(user_code.trust_reference(name, Path.cwd()))
     if reference is None:
         raise UserError(
-            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, where NAME is a callback, or a list or function "
-            "of callbacks, in FILE.py"
+            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, where NAME is a callback in FILE.py, a list of "
+            "callbacks, or a function that returns one of these"
         )
     found = user_code.load(reference)
     try:
@@ -64,7 +64,10 @@ def run_with_callbacks(name: str, words: Sequence[str], resolved: Resolved, root
 
 @contextlib.contextmanager
 def _errors_of(reference: user_code.Reference, run: RunDir) -> Iterator[None]:
-    """Convert an exception of the callbacks in the file `reference` to RunFailed, which names the run directory."""
+    """Convert an exception that a callback from `reference` raises to RunFailed. The message names the run directory.
+
+    UserError and RunFailed are not converted.
+    """
     try:
         yield
     except (UserError, RunFailed):

@@ -50,7 +50,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
         rows = RowTail(run.progress, ProgressRow)
 
         def enough() -> bool:
-            """Return whether each worker has made its updates."""
+            """Return whether each worker has made two updates."""
             made: Counter[int] = Counter()
             for row in with_work(run.work, rows.new_rows())[-1:]:
                 for worker in row.workers:

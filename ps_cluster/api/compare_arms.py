@@ -97,8 +97,8 @@ def compare(
     """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
 
     Args:
-      arms: what to compare: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without
-        local steps in which each worker trains the whole network.
+      arms: what to compare: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes
+        in which each worker trains the whole network and takes no local steps.
       model: the network, as for `train`.
       data: the data set, as for `train`.
       output: the folder for the runs and the report; an unfinished comparison in it is continued.

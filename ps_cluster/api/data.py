@@ -27,7 +27,7 @@ from ps_cluster.notices import Notify
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str, Any]:
-    """Return `values` (settings by dotted key) and the settings that choose `data`.
+    """Add the settings that choose `data` to `values` (settings by dotted key), and return the result.
 
     Arrays are first packed into a folder of the cache.
 
@@ -71,7 +71,7 @@ def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDatas
 
 
 def _digest_of(contents: Contents) -> str:
-    """Return a digest of the spec, and of the content, name and split of each array of the examples."""
+    """Return a digest of the description of the examples (`spec`), and of the values, name and split of each array."""
     digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():

@@ -41,7 +41,7 @@ class FitHistory:
     """The result of `fit`. It has the attributes of the `History` that `Model.fit` returns, and `result`.
 
     Attributes:
-      history: for each log, by name, its values at the ends of the epochs.
+      history: a dictionary that maps the name of each log to a list of its values at the ends of the epochs.
       epoch: the numbers of the epochs. The first number is `initial_epoch`.
       params: the parameters that the callbacks were given.
       model: the model that was trained.

@@ -124,7 +124,7 @@ def fit_data(
 def _validation(
     model: keras.Model, given: Any, folder: Path, steps: int | None, batch_size: int, notify: Notify
 ) -> Examples:
-    """Return the examples of `validation_data`: `steps` batches of them, or all."""
+    """Return the examples of `given`, the argument `validation_data`: `steps` batches, or all if `steps` is None."""
     parts = given if isinstance(given, tuple | list) else (given,)
     if len(parts) > 3:
         raise UserError(f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream")
@@ -161,7 +161,10 @@ VALIDATION_NAMES = _Names("validation_data[0]", "validation_data[1]", "validatio
 
 
 def _arrays(model: keras.Model, names: _Names, x: Any, y: Any, weight: Any) -> Examples:
-    """Return examples that are arrays, or that can become arrays. Raises UserError if their numbers of rows differ."""
+    """Convert inputs, targets and sample weights to arrays, where needed, and return them as examples.
+
+    Raises UserError if that is impossible, or if their numbers of rows differ.
+    """
     if y is None:
         raise UserError(
             f"{names.x}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
@@ -255,7 +258,11 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 
 
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
-    """Return arrays by the names of the model's inputs or outputs. Raises UserError if there are more or fewer."""
+    """Return arrays by the names of the model's inputs or outputs.
+
+    Raises UserError if there are more or fewer arrays than names. `what`, `noun`: the name of the argument with the arrays,
+    and "input" or "output", for messages.
+    """
     if len(names) != len(arrays):
         raise UserError(
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary that "

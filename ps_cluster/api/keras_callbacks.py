@@ -154,8 +154,9 @@ class EpochReader:
         Args:
           examples: the number of examples of an epoch.
           examples_per_update: the number of examples of an update. An epoch also counts as complete if it lacks up to
-            half an update; if an update is longer than an epoch, it may lack up to half an epoch.
-          scored: whether an epoch ends when it is scored. Without an evaluator it ends when its checkpoint is written.
+            half of this number, or up to half of its own examples if an update is longer than an epoch.
+          scored: true if an epoch ends when its checkpoint has been scored; false if it ends when the checkpoint has
+            been written, as in a run without an evaluator.
           metric: the metric that each update reports, "accuracy" or "error".
           checkpoint_every: the number of epochs between two checkpoints; None if the run may leave out checkpoints.
         """
@@ -191,10 +192,9 @@ class EpochReader:
             yield Epoch(number, row.step, logs, left_out)
 
     def _means_up_to(self, examples: int) -> dict[str, float]:
-        """Return the mean loss and metric of the updates since the last call; {} if there were none.
+        """Return the mean loss and metric of some updates; {} if there are none.
 
-        Args:
-          examples: the number of examples on which the run has trained up to the end of these updates.
+        They are the updates after those of the last call, until the run has trained on `examples` examples in all.
         """
         self._updates.poll()
         rest = examples - self._examples_before
@@ -270,8 +270,8 @@ class CallbackCaller:
     def end_epoch(self, epoch: Epoch, folder: Path) -> bool:
         """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training.
 
-        If the checkpoint of this epoch or of the epochs before it is gone, the callbacks are not called for these
-        epochs, and a line says so.
+        The callbacks are not called for epochs whose checkpoints have been deleted already. A line names these epochs,
+        which are this one, earlier ones since the last call, or both.
         """
         self.begin()
         number = self._first_epoch + epoch.number

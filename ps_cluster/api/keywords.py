@@ -159,7 +159,7 @@ def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
 def show_keywords(function: Callable[..., object], options: type) -> None:
     """Make `help()` and `inspect.signature` show the keywords of `function`, which the TypedDict `options` defines.
 
-    Keywords that are not in KEYWORDS come first, and the others follow in the order of KEYWORDS.
+    Keywords that set no setting of the run come first. The others follow in the order of KEYWORDS in this module.
     """
     kinds, order = get_type_hints(options), list(KEYWORDS)
     names = sorted(kinds, key=lambda name: order.index(name) if name in order else -1)

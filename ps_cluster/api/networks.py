@@ -23,10 +23,11 @@ from ps_cluster.files.writing import write_whole
 
 
 def write_network(model: Any, folder: Path) -> str:
-    """Save a function that builds a network, or a Keras model to continue from. Return the value for `model.name`.
+    """Save a function that builds a network, or a Keras model to continue from. Return the value of `model.name`.
 
-    The name of the file depends on the network, but not on the process that writes it. So if a script is started again,
-    the same function has the same name. If `model` is a name or a path, nothing is saved, and it is returned unchanged.
+    `model.name` is the setting that chooses the network. The name of the file depends on the network, but not on the
+    process that writes it. So if a script is started again, the same function has the same name. If `model` is a name
+    or a path, nothing is saved, and it is returned unchanged.
     """
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)

@@ -27,7 +27,7 @@ _CHUNK_BYTES = 2**16
 
 
 def refuse_within_a_run(function: str) -> None:
-    """Raise UserError if a process of a run calls this function of the Python API while it imports the user's file.
+    """Raise UserError if a process of a run calls `function` of the Python API while it imports the user's file.
 
     Every process of a run imports the file that defines its network. If the file started a run, each of these processes
     would start another run, without end.

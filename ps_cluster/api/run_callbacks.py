@@ -38,7 +38,7 @@ CHECKPOINTS_KEPT = 10
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
-    """Return `values` and the settings with which each epoch is scored.
+    """Add settings to `values` with which a run scores each epoch, and return the result.
 
     If `values` choose when checkpoints are written, this choice stays.
 
@@ -61,7 +61,8 @@ class RunCallbacks:
     Attributes:
       model: the Keras model that the callbacks get; None: the network of the run is built for them.
       examples: some of the caller's examples, with which the model's metrics are built. Keras decides by the shape of
-        the targets which metric "accuracy" means, and the run may store one-hot targets as labels.
+        the targets which metric "accuracy" means. The targets of the run may have another shape than the caller's,
+        because one-hot targets are stored as labels.
       passes: the length of an epoch, in passes over the training examples.
       steps: the number of batches of an epoch that callbacks see; None: the number of batches of one pass.
       first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
@@ -118,7 +119,10 @@ class RunCallbacks:
         )
 
     def _built_model(self) -> keras.Model:
-        """Return the model for the callbacks. From its built metrics, Keras knows whether larger values are better."""
+        """Return the model for the callbacks, with its metrics built.
+
+        Keras's callbacks learn from the built metrics whether larger values are better.
+        """
         spec, model = self._dataset.spec, self.model
         if self.examples is not None:
             evaluate(model, self.examples)

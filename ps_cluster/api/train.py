@@ -63,8 +63,8 @@ def train(
         network; all other settings stay. If the network is code, give it again as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
       on_progress: called with each progress row during the training (`row.applied`, `row.loss`, …).
-      on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A function that returns
-        `ps_cluster.STOP` ends the training early.
+      on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). If this function or `on_progress`
+        returns `ps_cluster.STOP`, the training ends early.
       callbacks: Keras callbacks, which are called in this process at the end of each scored epoch (docs/python-api.md).
       command: the words that start the program `ps-cluster`, before its arguments.
       options: the options of `ps-cluster run`: workers, ps, mode, epochs, steps, batch_size, seed, …

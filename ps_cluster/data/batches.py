@@ -113,7 +113,8 @@ def checksum_of(ids: tf.Tensor) -> tf.Tensor:
 def append_to_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
     """Return the checksum of the example ids of several batches, int64 [].
 
-    `before`: the checksum of all batches but the last one; 0 if there is only one. `of_batch`: that of the last batch.
+    `before`: the checksum of all batches except the last one; 0 if there is only one batch. `of_batch`: the checksum
+    of the last batch.
     """
     return tf.bitwise.bitwise_and(CHECKSUM_FACTOR * before + of_batch, CHECKSUM_MASK)
 

@@ -42,7 +42,10 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
 
 
 def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
-    """Return a note of one line about files below `root` that are not read for the reason `why`; () without files."""
+    """Return a line that says that the files `paths`, which are below `root`, are not read, and `why`.
+
+    The result is a tuple with this line; () if there are no paths.
+    """
     if not paths:
         return ()
     return (f"not read ({why}): {endings_of(paths)}, such as '{one_line(str(paths[0].relative_to(root)), 200)}'",)

@@ -53,8 +53,8 @@ def arrays_of_lines(
     The arrays are memory-mapped temporary files. Each file is deleted when its array is no longer used. These files are
     in the cache folder, because logs of clicks take gigabytes, and /tmp may be in memory.
 
-    `parse` returns the value of each field, in the order of `fields`, for a line. For a bad line it raises ValueError
-    with a short reason. `heading`: whether the first line names the columns.
+    `parse` gets a line, and returns the value of each field in the order of `fields`. For a bad line it raises
+    ValueError with a short reason. `heading`: whether the first line names the columns.
 
     Raises Malformed if a line is bad (with the line's number), or if there are no lines. Raises UserError if the cache
     can't be written.

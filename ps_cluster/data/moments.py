@@ -53,8 +53,8 @@ class RunningStatistics:
     """A running computation of the mean and standard deviation of a field at each index of its last axis.
 
     If each row is a single number, they are the mean and standard deviation of these numbers. They are computed only
-    for images and floats, and not if the field already has statistics, e.g. published ones, or if its last axis is
-    longer than 4,096.
+    for fields of images or floats whose last axis has at most 4,096 indices. A field that already has statistics, e.g.
+    published ones, keeps them.
     """
 
     def __init__(self, field: ArrayField):

@@ -186,7 +186,10 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
 
 
 def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: Mapping[str, Sized]) -> None:
-    """Raise Malformed if a split of `found` has no inputs, or if its inputs have another number of rows than `found`."""
+    """Raise Malformed if a split of `found` has no inputs, or if its inputs have another number of rows than `found`.
+
+    `found`: the targets or weights of each split. `what`: "y" or "weight", for messages.
+    """
     for split, rows in found.items():
         if split not in inputs:
             raise Malformed(f"there is {what}_{split}, but x_{split} is missing")
@@ -275,7 +278,10 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 
 
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
-    """Return the weights of a split, name → float32 [N]: ones if only the other split has weights, {} if none has."""
+    """Return the weights of a split, float32 [N], by the name of their field. The result is {} if no split has weights.
+
+    If only the other split has weights, they are ones. `examples`: N.
+    """
     if not given:
         return {}
     weights = np.asarray(given[split][:]) if split in given else np.ones(examples)
@@ -287,7 +293,10 @@ def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> d
 
 
 def _notes_on_labels(classes: Sequence[str], first: np.ndarray) -> tuple[str, ...]:
-    """Return a line if the labels are renumbered, because they do not run from 0 without gaps; else ()."""
+    """Return a line if the labels are renumbered, because they do not run from 0 without gaps; else ().
+
+    `classes`: the names of the classes. `first`: the first target, as the user gave it.
+    """
     if first.dtype.kind not in "iuf" or not classes or classes == tuple(map(str, range(len(classes)))):
         return ()
     named = ", ".join(classes[:3]) + ", …" * (len(classes) > 3)

@@ -116,7 +116,10 @@ class PackedDataset:
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
     def encoding(self) -> TableEncoding | None:
-        """Return how the columns of a table were encoded; None for other data. Raises UserError if the file is damaged."""
+        """Return how the columns of a table were encoded; None for other data.
+
+        Raises UserError if the file that stores this encoding is damaged.
+        """
         try:
             return read_json(self.directory / ENCODING, TableEncoding, MOST_ENCODING_BYTES)
         except FileNotFoundError:

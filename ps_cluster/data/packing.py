@@ -45,8 +45,8 @@ def write_packed(
     damaged folder of this name is replaced. `source`: what the contents were read from, for the manifest. `notify` gets
     lines about the progress if packing takes long.
 
-    Raises UserError if the arrays do not fit the examples' description or each other, the folder can't be written, or
-    the disk has no room.
+    Raises UserError if the arrays do not fit the examples' description or each other, if the folder can't be written,
+    or if the disk has no room.
     """
     directory = Path(os.path.realpath(directory))
     try:

@@ -1,8 +1,8 @@
 """Recompute which examples each step trains on, so that the rows of the ledger can be compared with the result.
 
 The workers' graphs compute the same in `data/batches.py`. This module shares with them TensorFlow's shuffle, the rule that
-divides the examples among workers (`WorkerParts`), and the two constants of the checksum. Everything else is computed
-here once more, in numpy. So a mistake in one of the shared parts is not found by this comparison.
+divides the examples among workers (`WorkerParts`), and the two constants of the checksum. The comparison
+can't find a mistake in these shared parts. Everything else is computed here once more, in numpy.
 """
 
 from __future__ import annotations

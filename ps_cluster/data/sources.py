@@ -48,8 +48,8 @@ def resolve(
     notice says so. `settings.data_dir` is the user's copy: the archive, the folder inside it, a folder with one of
     these, or a packed folder. `notify` gets one line for each step.
 
-    Raises UserError if `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the
-    cache can't be written.
+    Raises UserError if `data_dir` has nothing usable (also for `auto`), if the data set can't be found or read, or if
+    the cache can't be written.
     """
     kind = DATASETS[settings.dataset]
     kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
@@ -218,7 +218,11 @@ class _Search:
             raise UserError(f"dataset: '{kind.path}': {error}") from error
 
     def _load_cached(self, folder: Path, otherwise: str = "packing again") -> PackedDataset | None:
-        """Return the packed copy if it is sound, else None. A damaged copy stays until the next writer replaces it."""
+        """Return the packed copy in a folder if it is sound, else None.
+
+        A damaged copy stays until the next writer replaces it. `otherwise`: what is done if the copy is damaged, as the
+        beginning of a notice.
+        """
         if not os.path.exists(folder):
             return None
         untrusted.refuse_foreign(folder)

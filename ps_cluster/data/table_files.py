@@ -341,7 +341,8 @@ def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequenc
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
     """Raise Malformed if a column is text in the first file of a table, and a later file declares another type for it.
 
-    In separate tables, e.g. those to train and to test on, this is no error, because numbers may be names.
+    It is no error if the two files are separate tables, e.g. to train and to test on. The numbers in one of them may
+    then be names that are text in the other one.
     """
     for name, kind in later.declared.items():
         before = first.declared.get(name, kind)

@@ -218,7 +218,7 @@ def _is_category(name: str, kind: DataType) -> bool:
 def _tables_with_target(
     tables: Mapping[str, PiecewiseTable], roles: ColumnRoles
 ) -> tuple[Mapping[str, PiecewiseTable], tuple[str, ...]]:
-    """Leave out a test table that has all inputs but no target. Return the other tables, and a line about this one.
+    """Leave out a test table that has all inputs but no target. Return the other tables, and a line about that table.
 
     Competitions publish such test tables. Raises Malformed if a column of inputs is missing.
     """

@@ -148,7 +148,7 @@ class _SplitRows:
         return self.table.column(column).to_pylist()
 
     def names(self, column: str | None) -> list[str] | None:
-        """Return the names of the classes of a column; None if the library does not know them."""
+        """Return the names of the classes of a column; None if `datasets` has stored no names for it."""
         names = self.features.get(column or "", {}).get("names")  # a string is read as a list of its characters
         return [str(name) for name in names] if isinstance(names, list | str) else None
 

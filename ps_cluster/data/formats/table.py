@@ -150,9 +150,9 @@ def _files_of_splits(
 def _tested_on_labels(
     splits: SplitNames, found: Mapping[str, list[Path]], target: str | None
 ) -> tuple[SplitNames, tuple[str, ...]]:
-    """Choose the first split to test on that has the column `target`, and return lines about the splits before it.
+    """Choose the first test split that has the column `target`. Return the new `splits`, and lines about skipped splits.
 
-    If no split has this column, the last split is chosen. `contents_of_tables` then does not use its table.
+    If no test split has this column, the last one is chosen. `contents_of_tables` then does not use its table.
     """
     if target is None or splits.test is None:
         return splits, ()

@@ -67,7 +67,7 @@ class MnistLike(ImageDataSet[ImageSettings]):
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
-    """Return the IDX file with the images or labels of a split, under any of its published names; None without one.
+    """Return the IDX file with the images or labels of a split, under any of its published names, or None.
 
     `what`: "images" or "labels". `dimensions`: the number of axes of the array in the file.
     """
