@@ -137,7 +137,7 @@ def _validation(
 
 
 def _split(train: Examples, share: float) -> tuple[Examples, Examples]:
-    """Return the examples to train on, and the examples to score, a share from the end as in `Model.fit`."""
+    """Return the examples to train on and those to score. The latter are a share from the end, as in `Model.fit`."""
     if not 0 < share < 1:
         raise UserError(f"validation_split: got {share}: give a share between 0 and 1")
     first = int(len(train) * (1 - share))
@@ -260,8 +260,8 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
     """Return arrays by the names of the model's inputs or outputs.
 
-    Raises UserError if there are more or fewer arrays than names. `what`, `noun`: the name of the argument with the arrays,
-    and "input" or "output", for messages.
+    Raises UserError if there are more or fewer arrays than names. `what`, `noun`: the argument that has the
+    arrays, and "input" or "output", for messages.
     """
     if len(names) != len(arrays):
         raise UserError(

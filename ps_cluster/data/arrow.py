@@ -14,7 +14,7 @@ arrow_csv, arrow_parquet = Lazy("pyarrow.csv"), Lazy("pyarrow.parquet")
 
 
 class DataType(Protocol):
-    """The type of a column: `pyarrow.DataType`. Only dictionary types have a `value_type`, and only time types a `unit`."""
+    """The type of a column: `pyarrow.DataType`. Only dictionary types have a `value_type`, only time types a `unit`."""
 
     value_type: DataType
     unit: str

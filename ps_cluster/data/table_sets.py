@@ -261,7 +261,7 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets.
+    """Return the targets. `found`: the values of the column to predict, `name`, by split.
 
     By default, a column has classes if it has texts, a few different integers, or only the numbers 0 and 1. Any other
     column of numbers means a regression.

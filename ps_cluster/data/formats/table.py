@@ -150,7 +150,7 @@ def _files_of_splits(
 def _tested_on_labels(
     splits: SplitNames, found: Mapping[str, list[Path]], target: str | None
 ) -> tuple[SplitNames, tuple[str, ...]]:
-    """Choose the first test split that has the column `target`. Return the new `splits`, and lines about skipped splits.
+    """Choose the first test split that has the column `target`. Return the new `splits`, and lines on skipped ones.
 
     If no test split has this column, the last one is chosen. `contents_of_tables` then does not use its table.
     """
