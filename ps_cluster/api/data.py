@@ -27,7 +27,7 @@ from ps_cluster.notices import Notify
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str, Any]:
-    """Add the settings that choose `data` to `values` (settings by dotted key), and return the result.
+    """Return a copy of `values` (settings by dotted key) to which the settings that choose `data` are added.
 
     Arrays are first packed into a folder of the cache.
 

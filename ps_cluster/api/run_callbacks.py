@@ -38,7 +38,7 @@ CHECKPOINTS_KEPT = 10
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
-    """Add settings to `values` with which a run scores each epoch, and return the result.
+    """Return a copy of `values` to which the settings are added with which a run scores each epoch.
 
     If `values` choose when checkpoints are written, this choice stays.
 

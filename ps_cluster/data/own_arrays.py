@@ -280,7 +280,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
     """Return the weights of a split, float32 [N], by the name of their field. The result is {} if no split has weights.
 
-    If only the other split has weights, they are ones. `examples`: N.
+    If only the other split has weights, all weights of this split are 1. `examples`: N.
     """
     if not given:
         return {}
