@@ -15,10 +15,10 @@ from ps_cluster.files.writing import write_whole
 
 
 def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
-    """Raise UserError if the folder `output` is not empty, but has no plan of the work to do in it.
+    """Raise UserError if the folder `output` is not empty, but does not contain the file `plan`.
 
-    `plan`: the name of the plan's file. `noun`: the kind of work, e.g. "comparison". `besides`: the name of a file that
-    may be in the folder already.
+    `plan`: the name of the file that holds the plan of the work. `noun`: the kind of work, e.g. "comparison".
+    `besides`: the name of a file that may be in the folder already.
     """
     if not (output / plan).is_file() and not is_empty(output, besides=besides):
         raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another folder")
@@ -40,8 +40,8 @@ def claim(
       content: the text of the plan.
       noun: the kind of work, e.g. "comparison".
       besides: the name of a file that may be in the folder already.
-      extends: a function that gets the file of a different plan in the folder. It returns whether the new plan only
-        adds work to that plan. If so, the new plan replaces it.
+      extends: a function that is called if the folder already holds a different plan. It gets the path of that plan,
+        and returns whether the new plan only adds work to it. If so, the new plan replaces the other one.
     Raises:
       UserError: the folder holds another plan, or has files but no plan, or can't be written.
     """

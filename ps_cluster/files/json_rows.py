@@ -58,8 +58,8 @@ def last_row(path: Path, model: type[Model]) -> Model | None:
 def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
     """Return at most `most` rows, evenly spaced over the lines of a file, and the last row.
 
-    Parsing takes most of the time, so a file with the rows of a day takes about as long as a file with those of a
-    minute. Lines that are not rows are skipped, and a file that can't be read has no rows.
+    Only the chosen rows are parsed. Since parsing takes most of the time, a file with the rows of a day takes about as
+    long as a file with those of a minute. Lines that are not rows are skipped. If the file can't be read, return [].
     """
     parser = RowTail(path, model)
     try:
@@ -91,7 +91,10 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. A line that is cut there is not a row."""
+        """Skip the present content except its last `up_to_last` bytes.
+
+        If they begin in the middle of a line, the rest of this line is not a row.
+        """
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

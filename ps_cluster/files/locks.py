@@ -135,7 +135,7 @@ def share(path: Path) -> None:
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
-    """Wait until no process holds a shared lock on `path`. Raises UserError after `within_s` seconds."""
+    """Wait until no process holds a shared lock on `path`. After `within_s` seconds, raise UserError, naming `what`."""
     if (descriptor := _locked(path, within_s)) is None:
         raise UserError(
             f"{what}: processes of an earlier run are still running after {within_s:g} s: end them, or try again"

@@ -22,7 +22,10 @@ def check_file(path: Path) -> None:
 
 
 def check_folder(path: Path, folder: Path | None = None) -> None:
-    """Raise Malformed if files can't be written into `path`, or into `folder` if `path` is a file. See `check_file`."""
+    """Raise Malformed if files can't be written into the folder `path`. Missing folders are no obstacle.
+
+    `folder`: if `path` is a file, the folder that will contain it.
+    """
     refuse_address(str(path))
     if "\0" in str(path):
         raise Malformed("has a null character in its name")

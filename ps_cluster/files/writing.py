@@ -30,7 +30,7 @@ _fence: Callable[[], None] | None = None
 
 
 def set_fence(fence: Callable[[], None] | None) -> None:
-    """Call `fence` before each rename and removal of a file from now on. None ends this.
+    """Call `fence` before each rename and removal of a file from now on. None removes the present fence.
 
     `fence` raises an error if this process may no longer change files.
     """
@@ -141,7 +141,10 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path, pattern: str) -> None:
-    """Remove the temporary files that killed writers left behind for files whose names match `pattern`."""
+    """Remove temporary files that killed writers left in `directory`.
+
+    `pattern`: a glob pattern of the final names of these files.
+    """
     for leftover in directory.glob(f".{pattern}.*.tmp"):
         with contextlib.suppress(OSError):  # its writer holds the lock, or the file is gone
             descriptor = os.open(leftover, os.O_WRONLY | _SAFELY)

@@ -64,7 +64,7 @@ class Evidence:
 
 
 class KindRow(BaseModel):
-    """A row of the report about all faults of one kind, or of all kinds.
+    """A row of the report. It summarizes the faults of one kind, or the faults of all kinds together.
 
     The recovery times are None if the run recovered from none of these faults.
     """

@@ -103,7 +103,10 @@ def report_of(experiment: Experiment) -> ChaosReport:
 def allowed_here(
     kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
 ) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds of fault that can hit `run` on this system, and the reasons why others can't, by name of kind.
+    """Find out which kinds of fault can hit `run` on this system.
+
+    Return two values: a list of the kinds that can hit it, and a dict that maps the name of each other kind to the
+    reason why that kind can't.
 
     Args:
       kinds: maps each kind of fault to the reason why it is impossible, or to None if no reason is known yet.
@@ -142,7 +145,7 @@ class Experiment(ABC):
 
     @property
     def kinds(self) -> Mapping[FaultKind, str | None]:
-        """The kinds of fault to inject, each with the reason why it is impossible, or None if none is known yet."""
+        """The kinds of fault to inject. Each is mapped to the reason why it is impossible; None: it may be possible."""
         return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod
@@ -183,7 +186,7 @@ class Experiment(ABC):
 
 
 class LocalExperiment(Experiment):
-    """An experiment on this machine: a run with faults that then continues to its end, and runs without faults."""
+    """An experiment on this machine: a run with faults, which afterwards continues to its end, and runs without faults."""
 
     def carry_out(self) -> list[str]:
         began, settings, evidence = time.monotonic(), self.settings, self.evidence

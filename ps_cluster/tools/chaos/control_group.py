@@ -25,13 +25,12 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of one resource, for both versions of control groups.
-
-    A group has that version whose first file exists in the group's folder.
+    """A limit of one resource, for both versions of the kernel's control groups (2 and 1).
 
     Attributes:
       controller: the kernel's name of the resource, e.g. "memory".
-      version_2, version_1: map the name of each file in the group's folder to the text that sets the limit.
+      version_2, version_1: the limit for each version. They map the name of each file in the group's folder to the text
+        to write into it. A group is of version 2 if its folder contains the first file of `version_2`.
     """
 
     controller: str

@@ -36,8 +36,8 @@ _POLL_INTERVAL_S = 0.1
 def assign_hosts(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
     """Return the host of each task.
 
-    The first host has the run directory, the leader and all tasks that are not workers. The other workers are spread
-    over the other hosts.
+    The first host has the run directory, the leader and all tasks that are not workers. The workers that do not lead
+    are spread over the other hosts.
     """
     others = machines[1:] or machines
     apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]
@@ -46,7 +46,7 @@ def assign_hosts(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Ta
 
 
 def restarts_after(exit_code: int) -> float:
-    """Return how many times a task is restarted after it has ended with this exit code (errors.py); inf: always."""
+    """Return how often a task may be restarted because it ended with this exit code (see errors.py); inf: no limit."""
     if exit_code in (0, *NEVER_RETRY):
         return 0
     return 3 if exit_code == FAILED else math.inf
@@ -165,9 +165,9 @@ class HostedRun:
             os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> TrainingResult:
-        """Return the leader's result, and add the number of rolled back updates.
+        """Return the result that the leader wrote, completed by the number of updates that were rolled back.
 
-        That number is not in the leader's file, but follows from the rows of metrics/progress.jsonl.
+        The leader's file does not contain this number. It is computed from the rows of metrics/progress.jsonl.
         """
         self.new_rows()
         said = read_json(self.files.training_result, TrainingResult)

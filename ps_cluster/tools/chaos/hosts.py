@@ -97,7 +97,7 @@ class Host:
 
     @property
     def _ends(self) -> tuple[tuple[RunNetwork, str], ...]:
-        """Both ends of the link. What each end sends can be limited."""
+        """The two ends of the link: the namespaces and the network interface of each. `tc` limits what an end sends."""
         return (self.switch, self._port), (self.network, "eth0")
 
     def _set_link(self, *commands: str) -> None:
@@ -126,8 +126,8 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
 
     Args:
       count: 1 to MOST_HOSTS.
-      run_dir: an existing folder. Only host-0 sees it. At the same path, each other host sees its own folder, which is
-        `host.run_dir` outside of that host.
+      run_dir: an existing folder. Only host-0 sees it. At the same path, each other host sees a folder of its own.
+        Outside of that host, the path of this folder is `host.run_dir`.
     Raises:
       NotAllowed: this system does not allow simulated hosts (network namespaces).
     """

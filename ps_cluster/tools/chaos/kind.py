@@ -43,8 +43,8 @@ class Scene:
       last_row: the newest progress row.
       now: returns monotonic seconds.
       kill: sends a signal to a process, as `os.kill`.
-      wait_for: waits until the condition holds. It raises ChaosFailed with the problem if that takes longer than this
-        number of seconds, or if the run ends first.
+      wait_for: `wait_for(condition, limit_s, problem)` waits until `condition()` is true. It raises ChaosFailed after
+        `limit_s` seconds, with `problem` in the message, or if the run ends first.
       wait_for_end: waits until the run has ended. It raises ChaosFailed unless the run ends with the given exit code.
     """
 
@@ -148,7 +148,10 @@ class Death(FaultKind):
 
 
 class Lasting(FaultKind):
-    """A kind of fault that lasts for some seconds. After that, training or the worker that was hit has to continue."""
+    """A kind of fault that lasts for some seconds. After that, the training has to continue.
+
+    If the fault hits a worker, this worker has to continue.
+    """
 
     seconds: float
 

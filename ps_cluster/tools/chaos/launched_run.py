@@ -142,7 +142,7 @@ class LaunchedRun:
             self._popen.wait(STOP_S)
 
     def left_behind(self) -> list[str]:
-        """Return the processes of an ended run that still exist GONE_S seconds later."""
+        """Wait up to GONE_S seconds for all processes of an ended run to end. Return those that still exist."""
         deadline = time.monotonic() + GONE_S
         while True:
             left = [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
@@ -152,7 +152,7 @@ class LaunchedRun:
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:
-    """Return whether the run in `root` started a process. A shell that a user opened in that folder does not count."""
+    """Return whether the run in `root` started `process`. A shell that a user opened in that folder does not count."""
     with contextlib.suppress(psutil.Error):  # it belongs to another user, or has ended
         environment = process.environ()
         if OF_RUN in environment:

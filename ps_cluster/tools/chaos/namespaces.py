@@ -79,9 +79,9 @@ def _is_its_own(pid: int, kind: str) -> bool:
 
 
 def take_mounts_of_its_own() -> None:
-    """Give this process, which is just starting, its own mounts if the user may mount.
+    """Move this process, which is just starting, into a mount namespace of its own, if the user may create one.
 
-    Then only this process and its children see what is mounted later.
+    Then only this process and its children see file systems that are mounted there later.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):

@@ -155,7 +155,10 @@ class Runner:
         *,
         may_end: bool = False,
     ) -> None:
-        """Wait for the condition. Raises ChaosFailed after `limit_s`, or if the run ends first, unless `may_end`."""
+        """Wait until `condition()` is true. Raises ChaosFailed, with `problem` in the message, after `limit_s` seconds.
+
+        Without `may_end`, raises ChaosFailed also if the run ends first.
+        """
         deadline = self.clock() + limit_s
         while not condition():
             if self.stop_requested():

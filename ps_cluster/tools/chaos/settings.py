@@ -54,9 +54,9 @@ class ChaosSettings:
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `ps-cluster task`, without the cluster, which TF_CONFIG describes.
 
-        The learning rate is constant until the last fault, since the time of that fault is not known. It is the rate
-        at which the usual warm-up begins, because some runs learn nothing with the highest rate and no warm-up.
-        `values`: as for `run_options`.
+        The learning rate is constant until the last fault, since the time of that fault is not known. The constant
+        rate is the one at which the usual warm-up begins, because some runs learn nothing with the highest rate and no
+        warm-up. `values`: as for `run_options`.
         """
         config = self._config()
         if (rate := config.optimizer.learning_rate) is not None:  # None: that of compile(), which has no warm-up
@@ -68,7 +68,10 @@ class ChaosSettings:
         )
 
     def check(self) -> None:
-        """Raise UserError if the cluster is impossible, hosts are not allowed, or a kind of fault can't be loaded."""
+        """Raise UserError if these settings can't be used.
+
+        The cluster may be impossible, this system may not allow simulated hosts, or a kind of fault can't be loaded.
+        """
         try:
             self.wanted()
         except UserError as error:
@@ -147,7 +150,10 @@ def constant_rate() -> dict[str, object]:
 
 
 def steps_with_cool_down(steps: int, least: int) -> int:
-    """Return `steps` plus those of the cool-down, in which the learning rate falls: at least `least` steps."""
+    """Return the number of steps of a run with a cool-down, in which the learning rate falls.
+
+    `steps`: the number of steps before the cool-down. `least`: the smallest number of steps of the cool-down.
+    """
     return steps + max(least, int(COOL_DOWN_FRACTION * steps))
 
 

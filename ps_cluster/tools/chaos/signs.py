@@ -108,5 +108,5 @@ def new_process(task: Task, old_pid: int) -> Sign:
 
 
 def worker_pids(row: ProgressRow, index: int) -> set[int]:
-    """Return the pids of the processes of worker `index` whose updates `row` counts."""
+    """Return the pids of all processes of worker `index` that have at least one update counted in `row`."""
     return {worker.pid for worker in row.workers if worker.index == index and worker.updates}

@@ -96,7 +96,7 @@ def render(
 ) -> None:  # fmt: skip
     """Print the manifests of a training on Kubernetes.
 
-    Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    It takes the settings of `run`, as options or in files, and the options --wait-seconds and --min-workers of `task`.
     """
     config = given.resolved().config
     if (isolation := config.cluster.isolation) not in ("auto", "off"):
@@ -127,10 +127,11 @@ def render(
 
 
 def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
-    """Return the configuration that reads a data set on disk from the volume, unless the settings name another path.
+    """Return `config`, completed so that a data set on disk is read from the data volume.
 
-    `claim`: the claim of the volume; None without a volume. Raises UserError if there is a volume although the data set
-    is generated, or if no pod can read the data.
+    A path that the settings name stays as it is. `claim`: the name of the volume's PersistentVolumeClaim; None if there
+    is no data volume. Raises UserError if there is one although the data set is generated, or if no pod can read the
+    data.
     """
     kind, own = DATASETS[config.data.dataset], parse_format_path(config.data.dataset)
     place = own.path if own else config.data.data_dir

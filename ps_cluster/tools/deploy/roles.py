@@ -52,9 +52,10 @@ def roles_of(
 
     Args:
       shared_by_all: whether all tasks get the run directory of the leader, not only those that need it.
-      cpu, memory, restarts: pairs of a role's task type, or None for all roles, and the value for it.
+      cpu, memory, restarts: pairs of a task type and the value for its role. A pair with None as the type is for all
+        roles that have no pair of their own.
     Raises:
-      UserError: a value is for a role that this training does not have, or a role has two values.
+      UserError: a pair is for a type that this training does not have, or two pairs of a type have different values.
     """
     mode, cluster = config.chosen_mode, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
@@ -81,7 +82,10 @@ def roles_of(
 
 
 def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
-    """Raise UserError for settings that could differ between the tasks, or for too many or too few `min_workers`."""
+    """Raise UserError if a setting could have different values in different tasks, e.g. because it is `auto`.
+
+    Raise it also if this training can't begin with `min_workers` workers.
+    """
     from ps_cluster.launch.one_task import check_min_workers, check_no_auto
 
     check_no_auto(config)

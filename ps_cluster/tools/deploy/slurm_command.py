@@ -78,7 +78,7 @@ def render(
 ) -> None:  # fmt: skip
     """Print a script for sbatch that trains on several nodes.
 
-    Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    It takes the settings of `run`, as options or in files, and the options --wait-seconds and --min-workers of `task`.
     """
     from ps_cluster.system.port_guard import check_can_guard, who_reaches
 

@@ -50,7 +50,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
 
     Args:
       data_dir: a folder that is searched for the archive of CIFAR-10 before the caches are.
-      cluster: whether to start a cluster.
+      cluster: whether to include the check that trains on a real cluster.
     """
     from ps_cluster.tools.doctor import gpu_checks, installation_checks, machine_checks, trial
 

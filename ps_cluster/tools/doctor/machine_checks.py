@@ -64,7 +64,7 @@ def memory(space: FreeMemory | None = None) -> Finding:
 def free_disk(
     folders: Sequence[Path], free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 ) -> Finding:
-    """Check that `folders`, of runs and of packed data, can be written, and that their disks have enough free space."""
+    """Check that the folders of runs and of packed data can be written, and that their disks have enough free space."""
     answer = []
     for folder in folders:
         try:

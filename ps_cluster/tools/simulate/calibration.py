@@ -30,7 +30,7 @@ ROW_NUMBER_BYTES = 8  # in each direction: pulls and pushes name each row by its
 
 
 def bytes_per_parameter(config: RunConfig) -> float:
-    """Return the bytes that are sent for one parameter, as the mean of a push and a pull."""
+    """Return how many bytes are sent for one parameter: the mean of the bytes in a push and the bytes in a pull."""
     pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
     if config.cluster.wire == "top_k":
         pushed = 8 * config.cluster.top_k_share  # each number is sent with its index
@@ -79,7 +79,7 @@ class FinishedRun:
 
 
 def read_run(root: Path) -> FinishedRun:
-    """Return the run in `root`. Raises UserError if no training has ended there, or if a value is missing."""
+    """Return the run in `root`. Raises UserError if this run has not ended, or if its summary lacks a value."""
     run_dir = RunDir.open(root)
     try:
         rows, summary = ledger_csv.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
@@ -99,8 +99,9 @@ def read_run(root: Path) -> FinishedRun:
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
     """Return the costs of a step, measured in a run of mode async. Raises UserError if this run does not allow that.
 
-    The costs per parameter, per dispatch (the chief's message with a worker's next steps) and of the start-up can't be
-    measured in a single run, so they are taken from `base`.
+    Some costs can't be measured in a single run of this mode, so they are taken from `base`: the costs per parameter,
+    the chief's cost per dispatch (its message with a worker's next steps), the cost of a round, and that of the
+    start-up.
     """
     if run.config.mode.name != Async.name:
         raise UserError(

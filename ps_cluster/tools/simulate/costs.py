@@ -53,7 +53,8 @@ class TableCosts(BaseModel):
 class Costs(BaseModel):
     """The costs of one step of one worker, measured on an idle machine.
 
-    The work of parameter servers and chief is in CPU seconds, and so are fields named cpu. All others are wall seconds.
+    The costs of the work of parameter servers and chief, and the fields with `cpu` in their names, are CPU seconds. All
+    other times are wall seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -101,7 +102,10 @@ class Costs(BaseModel):
 
     @property
     def moved(self) -> float:
-        """The number of values that a step pulls, and also pushes: all parameters, and the values of its table rows."""
+        """The number of values that a step pulls. It pushes the same number.
+
+        These are all parameters outside of embedding tables, and the values of the table rows that the batch uses.
+        """
         return self.parameters + (self.tables.values_per_step if self.tables else 0)
 
     @property

@@ -56,7 +56,10 @@ class Slow:
     @overload
     def seconds(self, worker: slice, own_seconds: np.ndarray) -> np.ndarray: ...
     def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> float | np.ndarray:
-        """Return the wait of one worker, or float64 [workers] of several, after a computation of `own_seconds`."""
+        """Return how many seconds a worker waits after a computation of `own_seconds`.
+
+        For a slice of workers, both are float64 [workers].
+        """
         if not self._stragglers:
             return 0.0 * own_seconds
         variation = gamma(self._random, 1.0, TASK_VARIATION if self._stragglers.gamma else 0.0, np.shape(own_seconds))

@@ -34,7 +34,7 @@ ANY_NETWORK = "tutorial_cnn"
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """The options of `ps-cluster simulate`, which have the same names."""
+    """The values of the options of `ps-cluster simulate`."""
 
     workers: tuple[int, ...] = (10, 100, 1000, 10_000)
     parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)

@@ -152,12 +152,15 @@ class SimulatedTraining(ABC):
             self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
-        """Record the end of a worker's step. The last shard has received its push at the simulated time `seconds`."""
+        """Record that a worker's step ends at the simulated time `seconds`, when the last shard receives its push."""
         self._ends.append((seconds, int(self._stalest[worker])))
         self._stalest[worker] = 0
 
     def go_on(self, worker: int) -> None:
-        """Let the worker continue. In rounds it waits for the next round if its gradient counted in this round."""
+        """Let the worker continue with its next step.
+
+        In a mode with rounds, the worker first waits for the next round if the round in which it pulled has not ended.
+        """
         if self._in_rounds and self._versions[0] == self._pulled[worker, 0]:
             self._waiting.append(worker)
         else:

@@ -40,7 +40,10 @@ KILLED_PS_AND_CHIEF = Signalled("kill ps+chief", (PS, CHIEF), signal.SIGKILL)
 
 
 class ForkServerStopped(Death):
-    """A fault that stops the process that forks tasks, and then kills a worker, which has to be replaced anyway."""
+    """A fault that stops the process that forks tasks, and then kills a worker.
+
+    The launcher has to replace the worker although this process does not answer.
+    """
 
     name = "fork server stopped"
     victims = (WORKER,)
