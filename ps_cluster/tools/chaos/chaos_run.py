@@ -186,7 +186,7 @@ class Experiment(ABC):
 
 
 class LocalExperiment(Experiment):
-    """An experiment on this machine: a run with faults, which afterwards continues to its end, and runs without faults."""
+    """An experiment on this machine: a run with faults, which later continues to its end, and runs without faults."""
 
     def carry_out(self) -> list[str]:
         began, settings, evidence = time.monotonic(), self.settings, self.evidence

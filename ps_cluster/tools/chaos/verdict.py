@@ -69,7 +69,7 @@ def complaints_of_hosted(
 
 
 def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple[float, float] | None:
-    """Return the interval that would contain the accuracy of another undisturbed run (without faults) in 99 of 100 cases.
+    """Return the interval that would hold the accuracy of another undisturbed run (without faults) in 99 of 100 cases.
 
     Return None with fewer than LEAST_UNDISTURBED runs. The interval is Student's prediction interval. It is at least as
     wide as the binomial noise of the test examples, even if the runs are equal by accident. This noise is computed as
