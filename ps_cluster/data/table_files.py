@@ -308,9 +308,9 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
     types: dict[str, DataType] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
-        open_maybe_gzip = _open_parts(parts, types, text)
-        what = f"{open_maybe_gzip[0].what} and {len(open_maybe_gzip) - 1:,} more"
-        tables[split] = open_maybe_gzip[0] if len(open_maybe_gzip) == 1 else JoinedTables(what, open_maybe_gzip)
+        opened = _open_parts(parts, types, text)
+        what = f"{opened[0].what} and {len(open_maybe_gzip) - 1:,} more"
+        tables[split] = opened[0] if len(open_maybe_gzip) == 1 else JoinedTables(what, open_maybe_gzip)
         for name, kind in tables[split].columns.items():
             types.setdefault(name, kind)
     return tables
@@ -323,18 +323,18 @@ def columns_of(file: Path) -> Types:
 
 def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
     """Open the files of one table. `types`: the known types of columns, to which the types of new columns are added."""
-    open_maybe_gzip: list[PiecewiseTable] = []
+    opened: list[PiecewiseTable] = []
     for file in files:
         table = _open(file, types)
-        if open_maybe_gzip:
-            _check_alike(open_maybe_gzip[0], table, text)
+        if opened:
+            _check_alike(opened[0], table, text)
         for name in table.columns.keys() - table.untyped:
             types.setdefault(name, table.columns[name])
-        open_maybe_gzip.append(table)
+        opened.append(table)
     # A column may have its first value, and so its type, in a later file.
     return [
         table if types.keys().isdisjoint(table.untyped) else _open(file, types)
-        for file, table in zip(files, open_maybe_gzip, strict=True)
+        for file, table in zip(files, opened, strict=True)
     ]
 
 
