@@ -1,8 +1,8 @@
 """Write and read checkpoints. No TensorFlow.
 
 A checkpoint is one file of plain numpy arrays. It is written completely or not at all, and checked when it is read. The
-name of a file contains the term of the leader that wrote it, and a leader never removes a file of a newer leader. So a
-leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
+name of a file contains the term number of the leader that wrote it, and a leader never removes a file of a newer leader.
+So a leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
 (runs/leaders.py).
 
 A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. The name and
@@ -146,7 +146,7 @@ class CheckpointMeta(Row):
 
 
 class FullState(Row):
-    """The full state on which a snapshot of changed rows builds. `checksum`: that of its file (`checksum_of`)."""
+    """The full state on which a snapshot of changed rows builds. `checksum`: the checksum of the full state's file."""
 
     step: Count
     term: Count
@@ -167,7 +167,7 @@ class EndedMark(Row):
 
     Attributes:
       is_continued: whether another leader will continue, so that more checkpoints may come.
-      term: the number of the leader that wrote the mark. If a later leader has written states, the mark does not count.
+      term: the number of the leader that wrote the mark. If a later leader has written states, the mark is ignored.
     """
 
     last_step: Count

@@ -1,7 +1,7 @@
 """Store the rows of a shard's ledger on disk, in the order in which the shard accepted them. No TensorFlow.
 
 Each leader appends to a new file. The files of earlier leaders are never changed: they are neither cut nor copied. A
-checkpoint records how many rows of each leader's file count (`CountedWork`).
+checkpoint records how many rows of each leader's file are valid (`CountedWork`).
 
 The checksum of a row is computed from the checksum of the row before it and the bytes of the row. So a row that is changed,
 left out or moved is noticed, and a file fits only after the file that it continues.
@@ -50,10 +50,10 @@ class JournalGivenUp(RunFailed):
 
 
 class CountedWork(Row):
-    """The part of one leader's work that counts: everything up to a state, which is a checkpoint or a snapshot.
+    """The valid part of one leader's work: everything up to a certain state, which is a checkpoint or a snapshot.
 
     The state is the leader's newest one or, if another leader has followed, the state from which that leader continued.
-    The rows that the leader wrote after this state do not count.
+    The rows that the leader wrote after this state are ignored.
 
     Attributes:
       term: the leader's number (runs/leaders.py); 0 for a leader that has not claimed the run directory.
@@ -195,7 +195,7 @@ def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> l
     """Return the parts of all journal files that hold the rows of shard `index`, from the first leader to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps
-    (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 count.
+    (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 are used.
     """
     pieces = []
     for stretch in reversed(leaders):
@@ -206,7 +206,7 @@ def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> l
 
 
 def check_lengths(history: History) -> None:
-    """Raise JournalDamaged if a journal file has fewer rows than `history` counts. The rows are not read."""
+    """Raise JournalDamaged if a journal file has fewer rows than `history` expects in it. The rows are not read."""
     for path, rows, _ in history:
         if (present := count_rows(path)) < rows:
             raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
@@ -239,7 +239,10 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
 
 
 def _read_piece(piece: JournalPart, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield (rows, checksum in their last row). `checksum`: that of the last row before the piece, or 0."""
+    """Yield pairs: the next rows of a journal file, and the checksum in the last of them.
+
+    `checksum`: the checksum of the last row before `piece`; 0 if there is none.
+    """
     check_lengths([piece])
     done = 0
     try:

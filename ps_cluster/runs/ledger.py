@@ -154,8 +154,8 @@ class ShardJoiner:
         """Return one row for each step that is now applied on every shard, in the order of their steps.
 
         A step's staleness is that of its stalest shard, and its rate factor is the lowest of all shards. Its times on
-        the parameter server are those of the shard that applied it last. Its remainders are norms over all shards. Its
-        worker is the one that pushed to shard 0.
+        the parameter server are those of the shard that applied it last. The norms of what compression has left out
+        (`remainder_before`, `remainder_after`) are taken over all shards. Its worker is the one that pushed to shard 0.
         `rows`: the new rows of each shard.
         """
         if self._shards == 1:

@@ -94,7 +94,7 @@ def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
 def _in_step_order(
     journals: Sequence[journal.History], rounds: RoundShape, window: int
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield (joined rows, number of journal rows that were read for them), in the order of steps.
+    """Yield pairs, in the order of steps: joined rows, and the number of journal rows that were read for them.
 
     A row is held back while a row of a lower step may still come. A step that is `window` or more below the newest step
     counts as lost.

@@ -91,7 +91,7 @@ class Monitor:
         return f"{row.deciding} {self.text(row)}"
 
     def best_so_far(self, row: CheckpointScores) -> str:
-        """Return the end of the line about a score that is the best so far, with the metric if the user has chosen one."""
+        """Return the end of a log line about the best score so far. It names the metric if the user has chosen one."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 
@@ -137,7 +137,7 @@ class EarlyStopping:
     """
 
     def __init__(self, config: RunConfig, ended_at: int = -1):
-        """Create the decision before the first score.
+        """Create an object to which no score has been added yet.
 
         `ended_at`: the last update of an earlier session that ended cleanly; -1 if there is none.
         """

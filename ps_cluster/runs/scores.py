@@ -87,7 +87,10 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Put a model, its checkpoint and its score into best/. The score is last; until then the old best counts."""
+        """Put a model, its checkpoint and its score into best/, in place of the previous best model.
+
+        The score is written last. Until then, the score in best/ is that of the previous best model.
+        """
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
@@ -109,7 +112,7 @@ class Records:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return "completed", "diverged" or "nan_loss" if a run has ended so, and its last checkpoint is scored; else None.
+    """Return "completed", "diverged" or "nan_loss" if a run ended like that and its last checkpoint is scored; else None.
 
     A run that was stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
     """

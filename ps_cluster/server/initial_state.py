@@ -54,7 +54,7 @@ class InitialState:
 
         Args:
           positions: for each shard, the positions of its weights, int64 [k].
-          statistics: for each shard, its number of statistics, which are contiguous.
+          statistics: the number of statistics of each shard. Each shard gets a contiguous range of them.
         """
         cuts = np.cumsum(statistics)[:-1]
         parts = [[vector[of_shard] for of_shard in positions] for vector in (self.weights, self.factors)]
@@ -105,7 +105,7 @@ class InitialState:
 
 
 def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
-    """Return the position in the vector of all weights at which each shard ends.
+    """Return, for each shard, the position in the vector of all weights where the shard ends.
 
     Shard by shard, the remaining weights are divided equally among the remaining shards. An end that falls inside a
     matrix is moved to the beginning or the end of this matrix.

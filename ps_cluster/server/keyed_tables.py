@@ -35,7 +35,7 @@ class _Entries(NamedTuple):
 
     @property
     def cells(self) -> tf.Tensor:
-        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys that are not there."""
+        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys not in the table."""
         return tf.stack([self.buckets, tf.maximum(self.columns, 0)], axis=1)
 
     def chosen(self, mask: tf.Tensor) -> _Entries:
@@ -141,7 +141,10 @@ class KeyedTableShard(TableShard):
         return indices, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
 
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
-        """Return the entries of some keys, and for each key whether the shard holds it unexpired, bool [k]."""
+        """Return the entries of some keys, and a mask, bool [k], of the keys that the shard holds and that are still valid.
+
+        A key that has expired is no longer valid.
+        """
         buckets = self.form.bucket_of(keys) // self._part.servers
         found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))
         is_there = found.columns >= 0

@@ -85,7 +85,7 @@ def free_leftovers(device: str, term: int) -> list[str]:
 
 
 def queue_named(name: str) -> Any:
-    """Return the queue of bool [] with this name on the current device. It is created if there is none.
+    """Return the queue with this name on the current device. It is created if there is none. Its elements are bool [].
 
     Outside of a graph, the public `tf.queue.FIFOQueue` replaces the name by a small number, so two leaders would share
     a queue.

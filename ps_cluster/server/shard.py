@@ -51,7 +51,7 @@ NO_STEP = -1  # instead of a step id if there is no step
 
 
 def columns_by_name(columns: tf.Tensor) -> WorkerColumns:
-    """Split the worker's part of a row of the ledger, float64 [k], into its columns by name, float64 [] each."""
+    """Convert the worker's part of a ledger row, float64 [k], to a tuple with a field for each column, float64 []."""
     return WorkerColumns(*tf.unstack(columns, len(WORKER_COLUMNS)))
 
 
@@ -69,7 +69,7 @@ class Push(NamedTuple):
 
     @property
     def from_worker(self) -> WorkerColumns:
-        """The columns of the step's row in the ledger that the worker provides, by name, float64 [] each."""
+        """The part of the step's ledger row that the worker provides: a tuple with a field for each column, float64 []."""
         return columns_by_name(self.columns)
 
     @property

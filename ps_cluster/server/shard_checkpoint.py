@@ -76,7 +76,7 @@ class ShardCheckpoint:
 
     @graph
     def changed_weights(self) -> tf.Tensor:
-        """Return how many weights a saved state with only the changed table rows would hold now, int64 [].
+        """Return how many weights a saved state would hold now if it left out unchanged table rows, int64 [].
 
         Takes no lock.
         """
@@ -138,9 +138,10 @@ class ShardCheckpoint:
         return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return the variables that hold the numbers of a state vector for table rows: float32 [rows, width] each.
+        """Return the variables that hold those numbers of a state vector that belong to rows of embedding tables.
 
-        There is one variable for each group of tables, or None if its rows have no such slot and the numbers are 0.
+        There is one variable, float32 [rows, width], for each group of tables. It is None if the rows of the group do
+        not have this slot; the numbers are then 0.
 
         Args:
           name: the vector's name in `ParameterShard.state`.
@@ -169,8 +170,8 @@ class ShardCheckpoint:
 
         Args:
           name: the name of the vector in `state`.
-          place: the position in the vector of the first of `values`. It is at least `ParameterShard.length`, because
-            table rows come last.
+          place: the position of the first number of `values` in the vector. It is at least `ParameterShard.length`,
+            because table rows come last.
           values: float32 [k x width], whole rows of one table.
         """
         place -= self._shard.length

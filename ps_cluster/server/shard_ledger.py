@@ -14,9 +14,9 @@ class ShardLedger:
     Create it on the shard's device, and use it in the shard's critical section.
 
     Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step %
-    window`, and the other holds the rows accepted last, at `row number % window`. The chief guarantees that it hands
-    out no step that is `window` or more above an open step (one that was not accepted yet), and that it reads each row
-    before `window` further rows can be written.
+    window`, and the other holds the rows accepted last, at `row number % window`. An open step is one
+    that was not accepted yet. The chief guarantees that no step has an id that is higher by `window` or more than the
+    id of an open step, and that it reads each row before `window` further rows can be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.
@@ -29,9 +29,10 @@ class ShardLedger:
         self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
 
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return what a snapshot stores of the steps, int64 [1 + k].
+        """Return the accepted steps as a snapshot stores them, int64 [1 + k].
 
-        These numbers are `closed`, then id + 1 for each accepted step whose id is at least `closed`.
+        The first number is `closed`. Each further number stands for an accepted step whose id is at least `closed`: it
+        is this id plus 1.
 
         A snapshot also holds the number of accepted steps. It does not hold the rows, because they are in the chief's journal.
 

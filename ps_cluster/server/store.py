@@ -285,7 +285,7 @@ class ParameterStore:
 
     @property
     def changed_share(self) -> float:
-        """The fraction of weights that a saved state with only the changed table rows would hold; 1 without tables."""
+        """The fraction of weights that a saved state holds if it leaves out unchanged table rows; 1 without tables."""
         if not self.shards[0].tables:
             return 1.0
         changed = self._on_all(lambda shard: int(shard.checkpoint.changed_weights()))
@@ -308,8 +308,8 @@ class ParameterStore:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].
             slot_…: float32 [..., n]. each_…: float32 [ps, …], one number or a few numbers for each shard.
-            accepted_steps: int64 [ps, 1 + k], for each shard `closed`, then id + 1 of each accepted step from
-              `closed` on, then zeros.
+            accepted_steps: int64 [ps, 1 + k]. The row of a shard begins with `closed`. Then each accepted step whose id
+              is at least `closed` has a number, its id plus 1. Zeros fill the rest of the row.
             counts: int64 [ps, len(COUNTS)].
             keyed: int64 [k], see `KEYED`; only if there are dynamic embedding tables.
             changed: int64 [k, 2], ranges of the network's vector; only with `extent` CHANGED and embedding tables.

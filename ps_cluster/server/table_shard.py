@@ -1,4 +1,4 @@
-"""Keep a server's part of the embedding tables: each row whose number modulo the number of servers is its index.
+"""Keep a server's part of the embedding tables: of k servers, server i has each row whose number modulo k is i.
 
 Tables of the same width form a group, whose rows are numbered consecutively (models/embedding_tables.py). Consecutive
 rows are on different servers. So the rows that are looked up most often, which mostly have the lowest numbers, are
@@ -56,7 +56,7 @@ class TableShard:
     def indices_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
         """Return the numbers that identify some rows in messages, int64 [u].
 
-        They are the indices in the server's part, or in a dynamic embedding table the keys.
+        They are the rows' indices in the server's part of the table. In a dynamic embedding table, they are the keys.
 
         Args:
           ids: int64 [u], the numbers of the rows in the group, or their keys.

@@ -23,9 +23,9 @@ class VersionHistory:
             self._oldest = tf.Variable(0, dtype=tf.int64)
 
     def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the vectors of version `version` - `delay`, or of the oldest version that is kept if that one is gone.
+        """Return the vectors of a past version, and the number of that version, int64 [].
 
-        The returned version is an int64 [].
+        It is version `version` - `delay`. If that version is not kept, it is the oldest version that is kept.
         """
         if self._length == 1:
             return [vector.read_value() for vector in self._vectors], version
