@@ -1,9 +1,9 @@
 """Write and read checkpoints. No TensorFlow.
 
-A checkpoint is one file of plain numpy arrays. It is written completely or not at all, and checked when it is read. The
-name of a file contains the term number of the leader that wrote it, and a leader never removes a file of a newer leader.
-So a leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
-(runs/leaders.py).
+A checkpoint is one file of plain numpy arrays. It is written completely or not at all, and checked when it is read.
+The name of a file contains the term number of the leader that wrote it, and a leader never removes a file of a newer
+leader. So a leader that was frozen between the check of its claim and the change of a file does no harm when it wakes
+up (runs/leaders.py).
 
 A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. The name and
 header of such a snapshot identify the full state. The snapshot is read together with that state's file, which is kept
@@ -439,8 +439,8 @@ def load_newest_good(
 ) -> Checkpoint | None:
     """Return the newest checkpoint that can be read; None if there is none. Damaged checkpoints are reported by `notify`.
 
-    `check` raises CheckpointError for a checkpoint that can't be used, which is then reported and passed over too. Raises
-    CheckpointUnreadable if the system refuses to read a checkpoint.
+    `check` raises CheckpointError for a checkpoint that can't be used. Such a checkpoint is reported and skipped too.
+    Raises CheckpointUnreadable if the system refuses to read a checkpoint.
     """
     directories, passed_over = list(directories), set()
     # List the files again every time, because the writer may have written a new checkpoint and removed all others.

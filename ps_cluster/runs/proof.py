@@ -307,7 +307,7 @@ class ShardAudit:
             yield f"{len(strange)} rows belong to steps that were never handed out; the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row but were never scheduled, int64 [k]; in rounds, one step of each update.
+        """Return the steps that have a row but were never scheduled, int64 [k]; in rounds, one step per such update.
 
         If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
         """

@@ -112,7 +112,7 @@ class Records:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return "completed", "diverged" or "nan_loss" if a run ended like that and its last checkpoint is scored; else None.
+    """Return "completed", "diverged" or "nan_loss" if a run ended so and its last checkpoint is scored; else None.
 
     A run that was stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
     """

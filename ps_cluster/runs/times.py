@@ -67,7 +67,7 @@ class TrainingTimes(Row):
         return 1 - (self.rolled_back + self.interrupted) / self.span
 
     def restarted(self, last_update_of_state: float | None) -> TrainingTimes:
-        """Return the times with which a leader begins that resumes from a state.
+        """Return the times from which a leader continues if it resumes from a state.
 
         `last_update_of_state`: when the last update of this state was applied [s of training]; None: it has no update.
         """

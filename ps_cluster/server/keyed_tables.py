@@ -141,9 +141,9 @@ class KeyedTableShard(TableShard):
         return indices, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
 
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
-        """Return the entries of some keys, and a mask, bool [k], of the keys that the shard holds and that are still valid.
+        """Return the entries of some keys, and for each key whether the shard holds it, bool [k].
 
-        A key that has expired is no longer valid.
+        A key that has expired counts as not held.
         """
         buckets = self.form.bucket_of(keys) // self._part.servers
         found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))

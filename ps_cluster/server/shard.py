@@ -69,7 +69,7 @@ class Push(NamedTuple):
 
     @property
     def from_worker(self) -> WorkerColumns:
-        """The part of the step's ledger row that the worker provides: a tuple with a field for each column, float64 []."""
+        """The worker's part of the step's row in the ledger: a tuple with a field for each column, float64 []."""
         return columns_by_name(self.columns)
 
     @property
@@ -415,7 +415,7 @@ class ParameterShard:
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, columns, sent_rows), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
-        """Enter the critical section with a push that no pull follows; return the outcome, which is never WAIT."""
+        """Handle a push that no pull follows, in the critical section. Return REFUSED, APPLIED or DROPPED, int32 []."""
         return self.section.execute(lambda: self.receive(push))
 
     def receive(self, push: Push) -> tf.Tensor:

@@ -52,7 +52,7 @@ class Codec(ABC):
 
 
 class InDtype(Codec):
-    """Sends a vector unchanged, in a floating-point dtype."""
+    """Sends a vector unchanged. The vector already has the floating-point dtype `dtype`."""
 
     loses = False
 
@@ -100,7 +100,10 @@ class Int8(Codec):
         return tf.reshape(whole * scales[:, None], [-1])[: self._length]
 
     def _in_steps(self, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the values in steps, float32 [blocks, BLOCK], and the step size of each block, float32 [blocks]."""
+        """Return the values in units of their block's step size, float32 [blocks, BLOCK], and the step sizes.
+
+        The step sizes are float32 [blocks].
+        """
         padded = tf.pad(vector, [[0, self._blocks * BLOCK - self._length]])
         blocks = tf.reshape(padded, [self._blocks, BLOCK])
         scales = tf.reduce_max(tf.abs(blocks), axis=1) / _STEPS

@@ -2,9 +2,9 @@
 
 The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that
 the worker gets. At a push, `accepts` decides whether the gradient is applied, and `correct` returns the corrected
-gradient and the gradient scale, a factor by which the update multiplies it (see `UpdateRule.apply`). If the method
-returns a number K from `gathered_gradients`, the shard changes the weights only with every K-th gradient, by the mean
-of K gradients. In the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the
+gradient and the gradient scale, a factor by which the update multiplies it (see `UpdateRule.apply`). If the staleness
+method returns a number K from `gathered_gradients`, the shard changes the weights only with every K-th gradient, by the
+mean of K gradients. In the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the
 worker's gradient.
 """
 
