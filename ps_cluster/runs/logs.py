@@ -105,5 +105,5 @@ FORMATS = {kind.name: kind for kind in (TEXT, JsonLines())}
 
 
 def chosen() -> LogFormat:
-    """Return the log format of this process: that of the command which started it (`--log-format`), else text."""
+    """Return this process's log format: the `--log-format` of the command that started the process; text by default."""
     return FORMATS.get(os.environ.get(LOG_FORMAT, ""), TEXT)

@@ -112,9 +112,10 @@ class Records:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return "completed", "diverged" or "nan_loss" if a run ended so and its last checkpoint is scored; else None.
+    """Return how a run ended: "completed", "diverged" or "nan_loss".
 
-    A run that was stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
+    Return None if it did not end in one of these ways, or if its last checkpoint is not scored yet. A run that was
+    stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
     """
     run_dir = RunDir(root)
     try:

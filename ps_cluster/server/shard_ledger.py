@@ -14,9 +14,9 @@ class ShardLedger:
     Create it on the shard's device, and use it in the shard's critical section.
 
     Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step %
-    window`, and the other holds the rows accepted last, at `row number % window`. An open step is one
-    that was not accepted yet. The chief guarantees that no step has an id that is higher by `window` or more than the
-    id of an open step, and that it reads each row before `window` further rows can be written.
+    window`, and the other holds the rows accepted last, at `row number % window`. An open step is one that
+    was not accepted yet. The chief guarantees that no step that it hands out has an id `window` or more above the id of
+    an open step, and that it reads each row before `window` further rows can be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.

@@ -1,4 +1,4 @@
-"""Staleness method gap_aware: the more the weights have changed since its pull, the less a gradient counts."""
+"""Staleness method gap_aware: a gradient counts for less if the weights have changed more since its worker's pull."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
 class GapAwareMethod(StalenessMethod[StalenessSettings]):
     name = "gap_aware"
-    description = "the more the weights have changed since its pull, the less a gradient counts"
+    description = "a gradient counts for less if the weights have changed more since its worker's pull"
     correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
