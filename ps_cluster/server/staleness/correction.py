@@ -23,7 +23,7 @@ Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 
 
 class Arrival(NamedTuple):
-    """Describes a gradient that arrives at a shard: its worker, and the shard's version at the worker's pull and now."""
+    """Describes a gradient that arrives at a shard: its worker, and the shard's version at the pull and now."""
 
     worker: tf.Tensor  # int64 [], the worker that pushes the gradient
     pulled: tf.Tensor  # int64 [], the shard's version from which the gradient was computed
