@@ -142,13 +142,13 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
     arms = [{"mode": mode} for mode in ("async", "sync", "single")]
     changes = {"arms": arms, "seeds": 1, "batches": ["same_per_update", "same_per_worker"]}
     runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
-    tuned_settings = {
+    rates = {
         (run.config.mode.name, run.config.training.batch_size_per_worker): (
             run.config.optimizer.learning_rate, has_rates_of_recipe(run.config), run.scaled
         )
         for run in runs
     }  # fmt: skip
-    assert {place: (round(rate, 9), *told) for place, (rate, *told) in tuned_settings.items()} == {
+    assert {place: (round(rate, 9), *told) for place, (rate, *told) in rates.items()} == {
         ("async", 384): (0.002, True, False),
         ("async", 128): (0.001, False, False),
         ("sync", 128): (0.003, False, True),
