@@ -115,12 +115,14 @@ class OneLineErrors(OneLineCommand, click.Group):
 
 
 class SingleValueOption(click.Option):
-    """An option that refuses a second, different value. Click would use the last one. With `multiple`, all are used.
+    """An option that refuses a second, different value, where click would use the last value.
+
+    An option with `multiple=True` accepts several values.
 
     Attributes:
       group: the heading of the option in the help.
       rare: whether only --help-all shows the option.
-      usual: whether the option is among the first in the help of a command that has only settings.
+      usual: whether the option is listed first in the help of a command whose options all set settings.
     """
 
     def __init__(self, *args: Any, group: str = OWN, rare: bool = False, usual: bool = False, **more: Any):
@@ -135,7 +137,7 @@ class SingleValueOption(click.Option):
         return record[0], f"{record[1]} {self.type.choices(explained=bool(ctx.meta.get(_ALL)))}"
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Return the default and the range. For settings, only --help-all shows the range."""
+        """Return the default and the range, for the help. The range of a setting is shown only by --help-all."""
         extra = super().get_help_extra(ctx)
         if self.group in OF_SETTINGS and not ctx.meta.get(_ALL):
             extra.pop("range", None)
@@ -192,7 +194,8 @@ def option(
     """Return a decorator that adds an option to a command. All options of all commands are made by this function.
 
     Args:
-      names: the names of the option, and the parameter that gets its value if the parameter has another name.
+      names: the names of the option, e.g. "--config". A name without dashes, e.g. "file", is the parameter of the
+        command's function that gets the value; without it, click derives the parameter from the option's name.
       group, rare, usual: as in `SingleValueOption`.
     """
     return click.option(*names, cls=SingleValueOption, group=group, rare=rare, usual=usual, **more)

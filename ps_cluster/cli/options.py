@@ -98,7 +98,13 @@ USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epo
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that options set, by dotted key. `given`: the options' values, by dotted key."""
+    """Convert the values of options to settings, e.g. the short form of --augment to the settings of the augmentation.
+
+    Args:
+      given: the values of the options, by the dotted keys of their settings.
+    Returns:
+      The settings, by dotted key.
+    """
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:
@@ -251,7 +257,7 @@ class GivenSettings:
 def config_options(
     *names: str,
 ) -> Callable[[Callable[Concatenate[GivenSettings, Parameters], Returned]], Callable[Parameters, Returned]]:
-    """Return a decorator that adds the options `names`, or else all of CONFIG_OPTIONS, to a command.
+    """Return a decorator that adds the options `names` to a command, or all of CONFIG_OPTIONS if there are no `names`.
 
     The options have the choices and ranges of their settings. The first argument of the command's function becomes a
     `GivenSettings` with the values of these options, of --config and of --set.
@@ -312,7 +318,10 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
 
 
 def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[str, ...]:
-    """Return the words of a command line that give `waiting_options` these values. None leaves an option out."""
+    """Return --wait-seconds and --min-workers with these values, as words of a command line.
+
+    An option whose value is None is left out.
+    """
     seconds = () if wait_seconds is None else ("--wait-seconds", f"{wait_seconds:.15g}")
     return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 

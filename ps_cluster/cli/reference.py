@@ -40,7 +40,8 @@ _EXTENDS: Schema = {
 def run_schema() -> Schema:
     """Return the JSON schema of a file for `run --config`.
 
-    It accepts the settings of all modes, networks, … in their section, unless the file itself chooses one of them.
+    The section `mode` accepts the settings of all modes, unless the file itself chooses a mode. The sections of
+    networks, data sets and so on work in the same way.
     """
     return {
         "$schema": DIALECT,
@@ -115,7 +116,12 @@ def _either(one: Schema | None, other: Schema) -> Schema:
 
 
 def _with_defaults(prefix: str, found: Schema, defaults: Mapping[str, Any]) -> Schema:
-    """Return a schema with the defaults of configs/default.yaml, which replace those of the classes."""
+    """Return the schema `found` with the defaults of configs/default.yaml instead of those of the settings classes.
+
+    Args:
+      prefix: the dotted key that `found` describes.
+      defaults: the defaults in the file, by dotted key.
+    """
     if "properties" not in found:
         return {**found, "default": defaults[prefix]} if prefix in defaults else found
     inner = {name: _with_defaults(f"{prefix}.{name}", one, defaults) for name, one in found["properties"].items()}

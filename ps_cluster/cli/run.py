@@ -156,7 +156,8 @@ def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorb
 def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) -> Resolved:
     """Return the settings of a new run.
 
-    `split`: the value of --split, e.g. "layers". If only one mode divides the layers among the workers, it is chosen.
+    `split`: the value of --split, e.g. "layers": what is divided among the workers. If exactly one mode divides this,
+    and the user has not given --mode, that mode is chosen.
     """
     if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
         given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))

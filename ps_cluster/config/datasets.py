@@ -86,7 +86,7 @@ class DataFormat(Named):
         return ""
 
     def dataset(self, path: Path) -> DataSet[Any]:
-        """Return the data set at a path, which need not exist. Damaged data is refused later, by `read`."""
+        """Return the data set at a path, which need not exist. Damaged data is refused later, by `DataSet.read`."""
         raise NotImplementedError
 
 
@@ -335,11 +335,12 @@ class DataSet(Named, Generic[OwnSettings]):
     Attributes:
       name: the name by which users choose it.
       title: the name in sentences, if it differs from `name`.
-      generated: whether a program generates the data. All outputs with a result for such data say so.
+      generated: whether a program generates the data. Wherever a result for such data is shown, a note says so.
       Settings: the class of the section `data`, with this data set's own settings.
       recipe: the settings for this data set, with any network, that differ from configs/default.yaml.
       recipes: network → the settings for this data set with this network.
-      version: increase it whenever `read` returns something else for the same source, so that the data is packed again.
+      version: a number to increase whenever `read` returns something else for the same source, so that the data is
+        packed again.
       archive: the name of the file, or files, that users may already have.
       downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.

@@ -65,7 +65,10 @@ class UpdateParts:
 
 @dataclass(frozen=True)
 class ArrivedParts:
-    """The inputs of a staleness method's equation: a gradient that arrives, at k positions. All arrays are float64."""
+    """The inputs of a staleness method's equation for one gradient that a shard has received.
+
+    They are taken at k chosen positions of the shard. All arrays are float64.
+    """
 
     gradient: np.ndarray  # [k], as received
     staleness: int  # the number of updates that the shard applied between the pull and the push
@@ -83,7 +86,13 @@ class ArrivedParts:
 
 @dataclass(frozen=True)
 class CorrectedParts:
-    """The result of a staleness method: the gradient to apply, [k], its factor `gradient_scale`, and the changed slots."""
+    """The result of a staleness method.
+
+    Attributes:
+      gradient: the gradient to apply, [k].
+      gradient_scale: the factor by which the update multiplies `gradient`, a number or [k]; None means 1.
+      slots: the changed slots of the method, by name; None if no slot has changed.
+    """
 
     gradient: np.ndarray
     gradient_scale: np.ndarray | float | None = None

@@ -39,7 +39,7 @@ Returned = TypeVar("Returned")
 def graph(
     method: Callable[Concatenate[Owner, Parameters], Returned],
 ) -> cached_property[Callable[Parameters, Returned]]:
-    """Convert a method to a graph, as `tf.function` does. Each object gets its own graph when it first uses it."""
+    """Convert a method to a graph, as `tf.function` does. Each object gets its own graph at its first call."""
 
     def made(owner: Owner) -> Callable[Parameters, Returned]:
         called: Callable[Parameters, Returned] = tf.function(partial(method, owner), autograph=False)

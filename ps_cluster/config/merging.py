@@ -209,9 +209,9 @@ def _origin(error: ValidationError, sources: Sequence[SettingsSource], given: Se
 
 
 def defaults_for(user: NestedSettings) -> tuple[NestedSettings, tuple[SettingsSource, SettingsSource]]:
-    """Return the defaults merged with the recipe, and both as separate sources. The user's settings override them.
+    """Return the settings over which the user's settings are merged, and the two sources of these settings.
 
-    They do not contain settings of a mode, network, … that is not chosen.
+    The sources are the defaults and the recipe. The result has no settings of a mode, network, … that is not chosen.
     """
     defaults = read_yaml(CONFIG_FOLDER / "default.yaml")
     base, recipe = recipe_for(defaults, user)

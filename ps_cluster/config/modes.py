@@ -100,7 +100,7 @@ class Mode(Named, ABC):
     Attributes:
       name: the name by which users choose the mode.
       Settings: the class of the section `mode`, with this mode's own settings.
-      cluster: the cluster that the mode runs on.
+      cluster: the properties of the mode's cluster.
       synchrony: how the workers wait for each other, and whether gradients can be stale.
       unused_settings: the settings (dotted keys) and whole sections that the mode does not use. If the
         mode's cluster lacks a task type, the settings of such tasks need not be listed.
@@ -240,9 +240,9 @@ class Mode(Named, ABC):
         return 1
 
     def batches_of_row(self, config: RunConfig, shard: int) -> int:
-        """Return how many batches of a step are counted in the ledger, the table of accepted pushes, of one shard.
+        """Return how many batches of a step are counted by the ledger of one shard (its table of accepted pushes).
 
-        These are all batches of the step, unless the shard gets its push before the step has ended.
+        The ledger counts all batches of the step, unless the shard gets its push before the step has ended.
         """
         return self.batches_per_step(config)
 
@@ -251,7 +251,7 @@ class Mode(Named, ABC):
         return False
 
     def late_workers(self, config: RunConfig) -> int:
-        """Return the number of workers whose gradients may come too late for an update, so that they are dropped."""
+        """Return for how many workers an update need not wait. Their gradients are dropped if they come too late."""
         return 0
 
     def grace_seconds(self, config: RunConfig) -> float:

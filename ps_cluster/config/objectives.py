@@ -148,7 +148,8 @@ class ExampleSpec:
     def outputs(self) -> int:
         """The number of values that a network returns for an example.
 
-        There is one for each class, or for each code that the target may have, or for each number in the target.
+        If the target has classes, there is one value for each class. If it consists of codes, e.g. the bytes of a text,
+        there is one value for each possible code at each position. Else there is one for each number in the target.
         """
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
@@ -228,7 +229,7 @@ class Objective(Named):
         raise NotImplementedError
 
     def results(self) -> type[Analysis] | None:
-        """Return the class that analyses the predictions of test examples (`Head.kept`), or None if there is none."""
+        """Return the class that analyses the stored predictions of the test examples, or None if there is none."""
         return None
 
     @property
@@ -558,7 +559,10 @@ class NextByte(Objective):
         return bits
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
-        """Return the entropy of the bytes: the least error of a prediction from only the bytes' frequencies."""
+        """Return the entropy of the bytes.
+
+        This is the lowest error that is possible if the prediction depends only on how frequent each byte is.
+        """
         counts = np.sum([np.bincount(part.ravel(), minlength=BYTES) for part in _parts(target, np.int64)], axis=0)
         shares = counts[counts > 0] / target.size
         return float(-(shares * np.log2(shares)).sum())

@@ -128,10 +128,11 @@ def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
 
 
 def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
-    """Return the mode and the number of workers whose learning rates in a recipe are used for a mode.
+    """Return the mode and the number of workers by which a recipe lists the learning rates that `mode` uses.
 
-    The rates of mode single are used for every mode whose optimizer steps as in a single process: modes with local
-    steps, and modes that divide the network among the workers, unless the recipe has settings for the latter.
+    The rates of mode single are also used by all modes whose optimizer works as in a single process. These are modes
+    with local steps, and modes that divide the network among the workers. But if the recipe has other settings for
+    modes that divide the network, those settings are used.
 
     Args:
       workers: `cluster.workers`, which may not be validated yet.

@@ -31,7 +31,7 @@ class Named:
       name: the name.
       description: a sentence for --help that describes the object, or "".
       page: the page of the documentation that shows how to write such an object.
-      Settings: the class of the section of a configuration that chooses the object, if there is such a section.
+      Settings: the class of the section in which a configuration names the object, if there is such a section.
     """
 
     name: str = ""

@@ -452,7 +452,7 @@ class RunConfig(Section):
 
     @property
     def examples_of_rows(self) -> list[int]:
-        """For each shard, the largest number of examples in a row of its ledger."""
+        """For each shard, the largest number of examples in a row of its ledger (its table of accepted pushes)."""
         batches = [self.chosen_mode.batches_of_row(self, shard) for shard in range(self.shards)]
         return [self.training.batch_size_per_worker * of_shard for of_shard in batches]
 
@@ -463,7 +463,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that the leader counts at once: with all-reduce a whole dispatch, otherwise 1."""
+        """The number of updates that the leader counts at once: all of a dispatch with all-reduce, otherwise 1."""
         return self._first_dispatch if self.chosen_mode.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -473,11 +473,11 @@ class RunConfig(Section):
 
     @property
     def ledger_window(self) -> int:
-        """The size of a ledger's window, in step ids. It is a power of 2.
+        """The number of step ids that a ledger, a shard's table of accepted pushes, keeps at once. It is a power of 2.
 
-        A step id is handed out only if it is less than this number above the lowest open step. A step is open until the
-        chief has read that all shards have accepted it. The window is large enough for all steps that fast workers can
-        get before a slow worker has finished its dispatch.
+        The chief hands out a step id only if it exceeds the id of the lowest open step by less than this number. A step
+        is open until the chief has read that all shards have accepted it. The number is large enough for all steps that
+        fast workers can get before a slow worker has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
         at_once = 2 * self._first_dispatch * self.steps_per_update

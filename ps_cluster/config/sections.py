@@ -138,7 +138,7 @@ def adapted_to_choices(under: NestedSettings, over: Mapping[str, Any]) -> Nested
 
 
 def of_choices(recipe: Mapping[str, Any], chosen: NestedSettings) -> NestedSettings:
-    """Return a recipe without the settings that the mode, network, … chosen by `chosen` do not have.
+    """Return only those settings of a recipe that exist with the mode, network, … that `chosen` chooses.
 
     For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.
     """

@@ -42,7 +42,7 @@ class Section(BaseModel):
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Return the section of a configuration that has this class of settings."""
+        """Return the section of a configuration that is an instance of this class."""
         section = next((section for _, section in config if isinstance(section, cls)), None)
         assert section is not None, f"no section of the configuration has {cls.__name__}"
         return section

@@ -43,7 +43,10 @@ class SettingsSource:
         )
 
     def origin_of(self, field: str) -> str:
-        """Return the origin of the source in `parts` that sets a dotted key, or `origin` if none of them sets it."""
+        """Return where the value of a dotted key comes from.
+
+        This is the origin of the last of the merged sources, `parts`, that sets the key, or `origin` if none sets it.
+        """
         return next((part.origin for part in reversed(self.parts) if part.has(field)), self.origin)
 
 
@@ -123,7 +126,10 @@ def names_of(sources: Iterable[SettingsSource]) -> str:
 
 
 def _real(path: Path) -> Path:
-    """Return a path without symlinks. A symlink to itself is accepted here (not by `Path.resolve`), and fails later."""
+    """Return a path without symlinks.
+
+    Unlike `Path.resolve`, this accepts a symlink to itself. Reading such a file fails later.
+    """
     return Path(os.path.realpath(path))
 
 

@@ -66,7 +66,7 @@ class AnalysisRow(Protocol):
 
 
 class Analysis(ABC):
-    """The analysis of the predictions for all test examples. An objective's method `results` returns its subclass.
+    """The analysis of the predictions for all test examples. `Objective.results` returns the subclass for an objective.
 
     Attributes:
       heading, table_columns: the title and the column headings of the table on the page.

@@ -26,10 +26,11 @@ class Guess(NamedTuple):
     examples: int
 
     def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
-        """Return whether the best score beats the guess: an accuracy by three standard errors, an error by 1 %.
+        """Return whether the best score is clearly better than the guess.
 
-        An AUC above 0.5 by three standard errors counts too. If few examples are positive, as with clicks, a network
-        may have learned much and still never predict "yes", so that its accuracy is that of the guess.
+        An accuracy has to be three standard errors higher, and an error has to be 1 % lower. An AUC that is three
+        standard errors above 0.5 is enough too: if few examples are positive, as with clicks, a network may have learned
+        much and still never predict "yes", so that its accuracy is that of the guess.
 
         Returns None if nothing was scored, or if there are too few examples to tell that nothing was learned.
         """

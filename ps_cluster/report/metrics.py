@@ -26,7 +26,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 class Work(NamedTuple):
-    """Counts of the work of a run that only grow, even if the run goes back to a snapshot.
+    """Counts of the work of a run. They only grow, even if the run goes back to a snapshot.
 
     Attributes:
       applied: the number of applied updates.
@@ -51,9 +51,9 @@ class Work(NamedTuple):
 
 
 class StalenessCounts(NamedTuple):
-    """Counts of steps by staleness, as in `StalenessBuckets`, that only grow.
+    """Counts of steps by staleness, as in `StalenessBuckets`. They only grow.
 
-    `counts` is empty until a progress row has such counts. `sum`: the sum of the staleness of all steps.
+    `counts` is empty until a progress row has counts of staleness. `sum`: the sum of the staleness of all steps.
     """
 
     counts: Sequence[int] = ()

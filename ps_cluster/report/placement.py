@@ -14,7 +14,10 @@ _PLUMBING = frozenset(
 
 
 def placement_lines(file: Path) -> Iterator[str]:
-    """Yield a line for each operation that computes, then the number of operations on each device."""
+    """Yield a line for each operation that computes, then the number of operations on each device.
+
+    The last line has the number of operations that are not listed, because they only hold or pass on values.
+    """
     with file.open(encoding="utf-8", newline="") as rows:
         operations = list(csv.DictReader(rows))
     for row in operations:

@@ -61,8 +61,8 @@ Tasks = Mapping[Task, TaskRow]
 class EndedRun:
     """The facts about an ended run that only the launcher knows. All other facts are in the files of the run.
 
-    `wall_seconds`, `startup_seconds` and `session_train_seconds` of the summary are those of the last command only.
-    `train_seconds` is that of all commands.
+    In the summary, `wall_seconds`, `startup_seconds` and `session_train_seconds` count the last command only, and
+    `train_seconds` counts all commands.
 
     Attributes:
       wall_seconds: the seconds since the start of the command.
