@@ -249,7 +249,7 @@ class GivenSettings:
         """Merge the file, the environment and the `overrides`. Raises UserError for bad input.
 
         Args:
-          size: as for `config.resolve`.
+          size: the numbers of workers and parameter servers of a cluster on several machines, as for `config.resolve`.
         """
         return resolve(self.file, self.overrides(), size, os.environ)
 

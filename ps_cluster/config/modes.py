@@ -202,7 +202,7 @@ class Mode(Named, ABC):
 
     @property
     def averages(self) -> bool:
-        """True if an update is the mean of the gradients of all workers. Each gradient has its own step id."""
+        """True if an update is the mean of the gradients of all workers. Each gradient then has its own step id."""
         return self.synchrony.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
 
     @property

@@ -278,7 +278,7 @@ class Objective(Named):
         return (spec.outputs,)
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
-        """Return the decisions, e.g. classes, that follow from predictions [N, outputs]: [N] or [N, outputs]."""
+        """Return the decisions, e.g. classes, [N] or [N, outputs], that follow from `predictions`, [N, outputs]."""
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
@@ -286,7 +286,7 @@ class Objective(Named):
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
-        """Return the metric, on test targets, of a prediction that does not depend on the inputs; None if unknown."""
+        """Return the metric of a prediction that ignores the inputs, on the test targets `target`; None if unknown."""
         return None
 
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:

@@ -149,8 +149,8 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     Args:
       table: the `found_rates` of the network.
       settings: the merged settings of all sources, not yet validated.
-      user: the user's settings. If they set one of `BELONG_TOGETHER`, the table is not used. `staleness.method` does
-        not count if it is the rule's default anyway, or if the mode takes local steps.
+      user: the user's settings. If they contain a setting in `BELONG_TOGETHER`, the table is not used. This does
+        not apply to `staleness.method` if it is the rule's default anyway, or if the mode takes local steps.
     """
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:

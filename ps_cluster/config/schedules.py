@@ -87,7 +87,7 @@ class Schedule(Named, Generic[OwnSettings]):
     def after_warmup(self, settings: OwnSettings, past: tf.Tensor) -> tf.Tensor:
         """Return the factor that scales the highest learning rate after the warm-up, float32 [].
 
-        `past`: see `factor`.
+        `past`: how much of the training after the warm-up is done, from 0 to 1, as in `factor`.
         """
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class Schedule(Named, Generic[OwnSettings]):
 
         Args:
           settings: the section `schedule`, an object of `Settings`.
-          past: float32 [], the share of the updates after the warm-up that is done, from 0 to 1 (the last update).
+          past: float32 [], how much of the training after the warm-up is done: 0 at its first update, 1 at its last.
           update: int64 [], the number of the update, from 0.
         """
         return self.after_warmup(settings, past)

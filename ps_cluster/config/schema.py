@@ -330,7 +330,7 @@ class RunConfig(Section):
         return self
 
     def _check_compiled(self) -> None:
-        """Check that compile() decides the schedule and the staleness method only if it also decides the rule."""
+        """Check that the network's compile() decides the rule if it decides the schedule or the staleness method."""
         for key, value in (("schedule.kind", self.schedule.kind), ("staleness.method", self.staleness.method)):
             if value == COMPILED and self.optimizer.rule != COMPILED:
                 raise ValueError(

@@ -47,7 +47,7 @@ class Guess(NamedTuple):
         """Return whether there are too few examples to tell that a network has learned nothing.
 
         For accuracies, this is the case if the best accuracy may be due to chance, and even an accuracy halfway between
-        the guess and 100 % might be. For errors, `FEWEST_ERRORS` examples are enough.
+        the guess and 100 % might be due to chance. For errors, `FEWEST_ERRORS` examples are enough.
         """
         if accuracies := _accuracies(scores):
             best, half = max(accuracies), (1 - self.value) / 2

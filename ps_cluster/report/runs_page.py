@@ -183,7 +183,7 @@ def values_of_filters(run: ShownRun) -> dict[str, str]:
 
 
 def _filters(runs: Sequence[ShownRun]) -> dict[str, dict[str, int]]:
-    """Return, for the name of each filter, its values, with the number of runs that have each value."""
+    """Return the values of each filter, by the filter's name, with the number of runs that have each value."""
     found = [values_of_filters(run) for run in runs]
     return {name: dict(sorted(Counter(values[name] for values in found).items())) for name in FILTERS}
 
