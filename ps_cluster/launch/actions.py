@@ -1,8 +1,8 @@
-"""Define the actions that the rules of a run and of `task` return, and that their loops carry out.
+"""Define the actions that `Decisions` and the rules of the command `task` return, and that event loops carry out.
 
 `Decisions` (decisions.py) returns actions, and `EventLoop._act` (event_loop.py) carries them out, mostly by methods of
-`LocalCluster`. The rules of `task` (one_task_decisions.py) also return `Notice`, `WriteStacks` and `Kill`, and
-`TaskLoop._act` (one_task_loop.py) carries them out.
+`LocalCluster`. The rules of the command `task` (one_task_decisions.py) also return `Notice`, `WriteStacks` and `Kill`,
+and `TaskLoop._act` (one_task_loop.py) carries them out.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class RestartTraining:
 
 @dataclass(frozen=True)
 class RestartFromSnapshot:
-    """Stop all training tasks at once and look for the newest snapshot, because the state of a ps or of the leader is lost.
+    """Stop all training tasks at once, and look for the newest snapshot from which training can continue.
 
-    `Decisions.snapshot_checked` gets the result and plans the `RestartTraining`.
+    Usually the reason is that the state of a ps or of the leader is lost. `Decisions.snapshot_checked` gets the result
+    of the search, and plans the `RestartTraining`.
 
     `delay_s`: the seconds until the training tasks start again.
     """
@@ -68,7 +69,7 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Give up a task. Only the user, by `ps-cluster scale`, can start a worker again that was given up.
+    """Give up a task. A worker that was given up starts again only if the user asks for it (`ps-cluster scale`).
 
     A ps that was given up is left out at the next `RestartTraining`.
     """
@@ -86,7 +87,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class AnswerScale:
-    """Answer a request for another number of workers. `line`: what was done, or why it was not done."""
+    """Answer a request for another number of workers. `line`: what was done, or why the request was refused."""
 
     line: str
     refused: bool = False

@@ -73,7 +73,10 @@ def _lines(task: TaskView) -> tuple[str, ...]:
 
 
 def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield (x1, y1, x2, y2) from each sender to each receiver, or from each task to the next task of the same type."""
+    """Yield an arrow (x1, y1, x2, y2) from each sender of a flow to each receiver.
+
+    If senders and receivers are of the same type, yield an arrow from each task to the next task of this type.
+    """
     senders, receivers = boxes.get(flow.sender, []), boxes.get(flow.receiver, [])
     if flow.sender == flow.receiver:
         for one, other in itertools.pairwise(senders):
@@ -87,7 +90,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, fl
 
 
 def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield x, y, text and style of each flow's name. A flow joins two rows. Its name is below the upper row."""
+    """Yield x, y, text and style of each flow's label. It is below the upper one of the rows that the flow joins."""
     used = dict.fromkeys(rows, 0)
     for flow in flows:
         upper = min(flow.sender, flow.receiver, key=rows.index)

@@ -122,7 +122,7 @@ class Decisions:
         return ()
 
     def stopped(self, now_s: float) -> Actions:
-        """Record that `StopTraining` or `StopAll` was carried out. The time for this does not count for any limit."""
+        """Record that `StopTraining` or `StopAll` was carried out. The time that this took counts for no limit."""
         self._clock.restart(now_s)
         return ()
 
@@ -192,7 +192,10 @@ class Decisions:
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """Record that the leader ended with exit code 0. `outcome`: as the leader wrote it, else "failed"."""
+        """Record that the leader ended with exit code 0.
+
+        `outcome`: the outcome that the leader has written into its result, or "failed" if it has written no result.
+        """
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -209,11 +212,14 @@ class Decisions:
         return (StopTraining(), self._ended()) if is_over else (StopTraining(),)
 
     def stops_at_once(self, requests: int) -> bool:
-        """Return whether `requests` more requests to stop end the run at once, without finishing the steps under way."""
+        """Return whether the run ends at once, without finishing the open steps, because of requests to stop.
+
+        `requests`: the number of stop signals that were not yet passed to `stop_requested`.
+        """
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """Handle a signal by which the user asks to stop. `exit_code`: the code of the command if it stops at once."""
+        """Handle a signal by which the user asks to stop. `exit_code`: the command's exit code if it ends at once."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -233,7 +239,8 @@ class Decisions:
     def scale_requested(self, workers: int, now_s: float) -> Actions:
         """Handle the request of a user for another number of workers (`ps-cluster scale`).
 
-        Workers start at the lowest spare indices, or those with the highest indices stop.
+        Additional workers get the lowest free indices. If there are too many workers, those with the highest indices
+        stop.
         """
         if self._stage is not RunStage.TRAINING or self._training_restart:
             line = f"not now, while {self._stage.value}: workers can be started and stopped only during training"
@@ -254,8 +261,8 @@ class Decisions:
     def scaled(self, request: Scale, refused: Sequence[TaskExit], now_s: float) -> Actions:
         """Return the answer to a user's request, after the action `Scale` was carried out.
 
-        `refused`: the workers that the machine has refused to start. Report them to `task_died` first, which either plans
-        to start them again or gives them up.
+        `refused`: the workers that the machine has refused to start. Before this call, report each of them to
+        `task_died`, which plans to start the worker again or gives it up.
         """
         here, not_started = self._topology.workers, [one.task for one in refused]
         done = [f"stopped {_names(request.stop)}; other workers take over their steps"] if request.stop else []
@@ -281,7 +288,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """Handle the end of tasks whose ports other programs use, such as `first`. Call this before `task_died`."""
+        """Handle the end of tasks whose ports other programs use. `first`: one of them. Call it before `task_died`."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -300,8 +307,9 @@ class Decisions:
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
         """Handle the end of a task that is reported neither to `leader_done` nor to `evaluator_done`.
 
-        Either plan a restart, which `time_passed` returns after a delay, or restart all training tasks, or give up the
-        task.
+        What happens depends on the task, on its error and on earlier deaths. The task may restart (`time_passed`
+        returns this action after a delay), all training tasks may restart, the task may be given up, or the run may
+        end.
         """
         task = death.task
         if task.type != EVALUATOR:
@@ -383,7 +391,7 @@ class Decisions:
         return tuple(actions)
 
     def _end_silent(self, seen: TaskStates, now_s: float) -> Actions:
-        """Kill a worker that is silent while other workers make updates. They take its steps until it is restarted."""
+        """Kill a worker that is silent. Until it is restarted, the other workers take over its steps."""
         if (silent := self._silence.take_longest_silent()) is None:
             return ()
         task = Task(WORKER, silent.worker)

@@ -29,7 +29,8 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
     """Return the early-stopping rule for a run that starts or resumes.
 
-    It ignores patience that ran out before training last ended cleanly, because that was reported then.
+    If training has ended cleanly before, patience may have run out before that end. The rule ignores this, because the
+    run has already reported it.
     """
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)

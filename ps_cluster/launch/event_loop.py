@@ -92,7 +92,7 @@ class EventLoop:
         return self._ending
 
     def stops_at_once(self) -> bool:
-        """Return whether requests to stop that the loop has not reported yet will end the run at once."""
+        """Return whether the run will end at once because of stop signals that were not yet reported to `decisions`."""
         return self.decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _carry_out(self, decided: Actions) -> None:
@@ -215,7 +215,7 @@ class EventLoop:
         self._carry_out(self.decisions.cluster_started(self._cluster.topology, self._clock()))
 
     def _report_refused(self, refused: list[TaskExit]) -> None:
-        """Report tasks that the machine has refused to start as deaths, so that they are started again later."""
+        """Report a death for each task that the machine has refused to start, so that it is started again later."""
         for task_exit in refused:
             self._carry_out(self.decisions.task_died(task_exit, self._clock()))
 

@@ -1,7 +1,8 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-The exit code is one of those in errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP. It
-is 128 plus the signal's number for a run that was stopped without a drain, by a second signal or before training began.
+The exit code is one of those in errors.py. A run that was stopped by one Ctrl-C, SIGTERM or SIGHUP is drained: it
+finishes its open steps and writes a last checkpoint. Its exit code is 0. A second signal, or a signal before training
+begins, stops the run without a drain. The exit code is then 128 plus the number of the signal.
 """
 
 from __future__ import annotations

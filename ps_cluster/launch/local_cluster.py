@@ -98,10 +98,11 @@ class LocalCluster:
         return self._start(tasks)
 
     def give_up(self, task: Task) -> None:
-        """Give up a task. A ps is left out at the next `restart_training`.
+        """Give up a task.
 
-        If a worker is given up, the other workers keep their index, address, cores and logs. If a ps is given up,
-        config.yaml gets one ps fewer, and the other ps get new indices, because each gets its shard from the snapshot.
+        If a worker is given up, it is stopped now, and the other workers keep their index, address, cores and logs. If
+        a ps is given up, config.yaml gets one ps fewer. The next `restart_training` then starts the other ps with new
+        indices, and each of them gets its shard from the snapshot.
         """
         if task.type == PS:
             self._config = self._config.with_values({"cluster.parameter_servers": self.shards - 1})
@@ -130,9 +131,10 @@ class LocalCluster:
         )
 
     def _start(self, tasks: Iterable[Task]) -> list[TaskExit]:
-        """Start tasks of a run that is under way. Return those that the machine refuses to start, as if they had died.
+        """Start tasks of a run that is under way. Return a `TaskExit` for each task that the machine refuses to start.
 
-        The machine may refuse only for a moment, for example because it has too many processes just now.
+        The refusal is treated like a death, because the machine may refuse only for a moment, for example because it
+        has too many processes just now.
         """
         refused = []
         for task in tasks:

@@ -144,7 +144,7 @@ def resume_run(
 def _end_of_training(run_dir: RunDir, notify: Notify) -> EndedMark | None:
     """Return the content of the file that marks the end of training, or None if there is none.
 
-    None also if the file is damaged, because it will be written again.
+    A damaged file counts as missing, because it will be written again.
     """
     try:
         return checkpoints.ended(run_dir.checkpoints)
@@ -176,8 +176,10 @@ def _has_work_left(
     """Return whether a run that is to be resumed has work left.
 
     A run with work left continues from its newest checkpoint. So that checkpoint is checked here, before config.yaml is
-    overwritten and before anything starts. With `is_new_length` the checkpoint is checked even if the run is complete,
-    because a new length below the number of updates begun is refused. Raises UserError if the run can't continue.
+    overwritten and before anything starts. Raises UserError if the run can't continue.
+
+    `is_new_length`: whether the user has changed the length of the run. The checkpoint is then checked even if the run
+    is complete, because the new length must not be less than the number of updates that have begun.
     """
     if not is_new_length and _is_complete(run_dir, ended, config, dataset):
         return False
@@ -226,9 +228,9 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     """Return `config` with values instead of "auto", and with an absolute data directory.
 
     Label smoothing becomes 0 for an objective that does not use it, unless the user has set it. If `optimizer.rule` is
-    `compiled`, it becomes the optimizer of the network's compile(). A separate process builds the network to find that
-    optimizer, unless the network is one of this package. `notify` gets lines that the user should read before a long
-    training. Raises UserError if settings or network do not fit the examples of the data set.
+    `compiled`, it becomes the optimizer of the network's compile(). A network that is not one of this package is built
+    in a separate process, which checks it and reads that optimizer. `notify` gets lines that the user should read
+    before a long training. Raises UserError if settings or network do not fit the examples of the data set.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -309,7 +311,7 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Replace the `training.sample` "files:worker" by "rows:…", a list of the rows at which the workers' parts end.
+    """Replace "files:worker" in `training.sample` by "rows:…", the list of the rows at which the workers' parts end.
 
     Raises UserError if `training.sample` does not fit the data.
     """

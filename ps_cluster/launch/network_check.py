@@ -51,7 +51,7 @@ class NetworkFacts(Row):
     Attributes:
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
-      schedule: the settings of the section `schedule` for that optimizer; empty if its rate is constant.
+      schedule: the settings of the section `schedule` for that optimizer; empty if its learning rate is constant.
       why_no_rule: why `optimizer` is empty although the network was compiled.
       why_needs_code: why Keras can't load the best model without the user's code; None if it can.
       interpretation: how the network's outputs or the targets are interpreted, in words, if there is a choice.
@@ -69,7 +69,7 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network. A network of this package is not built, and gets only an `interpretation`.
+    """Return the facts about a network. A network of this package is not built; it has only an `interpretation`.
 
     A network is built at most once in a process, so a second call costs nothing. `notify` gets a line before a
     network is built, because the import of TensorFlow takes some seconds. Raises UserError if the network can't be
@@ -103,9 +103,9 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return `config` with the optimizer of the network's compile() in place of the `optimizer.rule` "compiled".
 
     In the same way, the optimizer's schedule replaces the `schedule.kind` "compiled", and the usual staleness method of
-    the new rule replaces the `staleness.method` "compiled". If the rule is another one, nothing changes. Other settings
-    that the user has set are kept. Raises UserError if no rule is equivalent to the optimizer of compile(), or if the
-    mode can't clip gradients as that optimizer does.
+    the new rule replaces the `staleness.method` "compiled". Other settings that the user has set are kept. If
+    `optimizer.rule` is not "compiled", return `config` unchanged. Raises UserError if no rule is equivalent to the
+    optimizer of compile(), or if the mode can't clip gradients as that optimizer does.
     """
     if config.optimizer.rule != COMPILED:
         return config
@@ -140,7 +140,7 @@ class CheckRequest(Row):
         return cls(config=config.model_dump(mode="json"), dataset=dataset.directory)
 
     def to_json(self) -> str:
-        """Return the question as JSON. Unlike pydantic, `json` can write file names that are not valid Unicode."""
+        """Return this request as JSON. Unlike pydantic, `json` can write file names that are not valid Unicode."""
         return json.dumps(self.model_dump(mode="json"))
 
     @classmethod

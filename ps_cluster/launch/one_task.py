@@ -67,8 +67,8 @@ class TaskOptions:
     Attributes:
       resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
-      min_workers: the number of workers with which training may begin. If it is None, training begins with all workers,
-        or, a minute after all other tasks are there, with those workers that are there by then.
+      min_workers: the number of workers with which training may begin. If it is None, training begins as soon as all
+        workers are there. If only workers are still missing, it begins without them after a minute.
     """
 
     resume: Resume = "auto"
@@ -193,7 +193,7 @@ class OneTask:
             notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
 
     def _write_files(self) -> None:
-        """Write the files that the task's process and `health` read.
+        """Write the files that the task's process and the command `health` read.
 
         Only the leader writes the run's config.yaml and cluster.json.
         """
@@ -224,7 +224,7 @@ class OneTask:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 
     def _is_complete(self) -> bool:
-        """Return whether an earlier leader has made all updates, so that the other tasks only have to end."""
+        """Return whether an earlier leader has made all updates. If so, the other tasks only have to end."""
         with contextlib.suppress(UserError):  # a damaged mark
             mark = checkpoints.ended(self.run_dir.checkpoints)
             return mark is not None and mark.completes(self.config.total_updates(self.dataset.train_examples))
@@ -287,8 +287,8 @@ class OneTask:
 def failed_for_good(run_dir: RunDir) -> str | None:
     """Return, on one line, why the training in a run directory can never continue, or None if it may continue.
 
-    Without this check, a leader that is started again would wait for tasks that ended when the training ended. Only
-    then would it find that all updates are already applied.
+    Without this check, a leader that is started again after the end of training would first wait for the other tasks,
+    which have ended. It would find only after this wait that all updates are already applied.
     """
     ended = None
     with contextlib.suppress(UserError):
@@ -337,7 +337,7 @@ def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
 
 
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
-    """Raise UserError if the mode needs other task types than the cluster has, or if configured counts are wrong."""
+    """Raise UserError if the mode, or the configured numbers of workers and ps, do not fit the cluster."""
     mode, origin = config.chosen_mode, topology.origin.name
     if topology.types != mode.cluster.types:
         raise UserError(
@@ -372,7 +372,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
 
 
 def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
-    """Return the limits of a task's wait for the other tasks. A mode with a fixed number of workers needs all."""
+    """Return the limits of a task's wait for the others. A mode with a fixed number of workers needs all workers."""
     return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
 
 

@@ -43,8 +43,9 @@ class RendezvousLimits:
 
     Attributes:
       wait_s: how long a task waits for the tasks that it needs.
-      least_workers: training begins as soon as this number of workers is there. If it is None, training begins with all
-        workers, or with those that are there `LATE_WORKERS_S` seconds after all other tasks.
+      least_workers: training begins as soon as this number of workers is there. If it is None, training begins as soon
+        as all workers are there. If only workers are still missing, it begins without them after `LATE_WORKERS_S`
+        seconds.
       needs_all: whether the mode needs all workers.
     """
 
@@ -103,7 +104,7 @@ class LeaderDecisions:
         self, task: Task, topology: ClusterTopology, limits: RunLimits, rendezvous: RendezvousLimits,
         *, total_updates: int, early_stopping: EarlyStopping,
     ):  # fmt: skip
-        """Begin before the wait for other tasks. `early_stopping`: a rule that has not seen a score yet."""
+        """Create the state machine; `begin` starts it. `early_stopping`: a rule that has not seen a score yet."""
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
@@ -137,7 +138,7 @@ class LeaderDecisions:
         return StartProcess(least_workers)
 
     def stop_requested(self, number: int, awake_s: float) -> TaskActions:
-        """Handle a signal that asks this command to stop. The first one drains the training, if it has begun."""
+        """Handle a signal that asks this command to stop. If training has begun, the first such signal drains it."""
         first, self._stop_signal = not self._stop_signal, number
         if first and self._clock.stage is RunStage.TRAINING:
             return self._drain(f"stopping: {_DRAINS}", number, awake_s)
@@ -280,7 +281,7 @@ class LeaderDecisions:
 class FollowerDecisions:
     """A state machine that decides what a task of a cluster on several machines does, if it is not the leader.
 
-    A follower starts its process at once, and probes the leader from time to time. The evaluator does not probe it.
+    A follower starts its process at once. Unless it is the evaluator, it probes the leader from time to time.
 
     The loop reports the same events to a follower as to a leader, so some methods take a value that only a leader needs.
 
@@ -428,7 +429,7 @@ def _was_frozen(frozen: FrozenProcesses) -> str:
 
 
 def _given_up(task: Task, why: str) -> TaskActions:
-    """Return the actions that kill a task's process. Its stack traces, written first, show where it hangs."""
+    """Return the actions that write the stack traces of a task's process, to show where it hangs, and then kill it."""
     return WriteStacks((task,)), Kill(task), Notice(TASK_GIVES_UP(f"{task} ends: {why}; {_AGAIN}"))
 
 

@@ -36,7 +36,8 @@ class TaskView:
     """A task as it is shown to users. A task that has left the cluster has no address, device or TF_CONFIG.
 
     Attributes:
-      state: "planned" if there is no run; else "running", "stopped" by SIGSTOP, "gone", or "elsewhere".
+      state: "planned" if there is no run; else "running", "stopped" (by SIGSTOP), "gone", or "elsewhere" (on another
+        machine).
       devices: the names of the devices, as `tf.device` takes them.
     """
 

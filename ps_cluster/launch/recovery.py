@@ -84,9 +84,10 @@ class Recovery:
         """Count a death. Return the number of seconds after which to restart, or None to give up.
 
         Args:
-          updates: the highest number of updates that were ever applied. Two deaths that restart the whole
-            cluster belong to one streak if no new update was applied between them, however long that took. Two deaths
-            of a task that restarts alone do so if it lived for at most `RunLimits.stable_s` seconds between them.
+          updates: the highest number of updates that were ever applied. Two deaths that restart the whole cluster
+            belong to one streak if this number has not grown between them, however much time has passed. Two deaths of
+            a task that restarts alone belong to one streak if it lived for at most `RunLimits.stable_s` seconds between
+            them.
           silent_s: the seconds without an update at the end of the task's life. They do not count as lifetime.
         """
         key = self._key(death)
@@ -111,7 +112,7 @@ class Recovery:
         return f"{self._streaks[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
 
     def others_died(self, task: Task) -> bool:
-        """Return whether another task of this type also died in the present streak of the cluster.
+        """Return whether the present streak of deaths that restart the whole cluster includes another task of its type.
 
         If so, the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
         """
@@ -119,7 +120,10 @@ class Recovery:
         return streak is not None and any(other.type == task.type and other != task for other in streak.died)
 
     def forgive(self, task: Task) -> None:
-        """Reset the cluster's count of deaths, because the cluster continues without `task`."""
+        """Forget the earlier deaths that restarted the whole cluster, because the cluster continues without `task`.
+
+        Does nothing if a death of `task` does not restart the whole cluster.
+        """
         if self._on_death[task.type].whole_cluster:
             self._streaks.pop(_WHOLE_CLUSTER, None)  # the next death begins a new streak
 

@@ -24,8 +24,11 @@ LEADER_MESSAGE_INTERVAL_S = 0.5  # between two attempts to read a message of the
 def serve(config: RunConfig, topology: ClusterTopology, task: Task, *, workspace: Path | None = None) -> None:
     """Serve until the process is killed. The server listens on all interfaces, not only on that of the task's address.
 
-    With the task's `workspace`, return when a message of the leader in that folder says that training has ended, and
-    raise UserError if the leader refuses this task. Raises tf.errors.UnknownError if the port is taken.
+    With the task's `workspace`, read the messages that the leader writes into that folder. Return when a message says
+    that training has ended. Raise UserError if the leader refuses this task, and LostTask if it asks the task to start
+    again.
+
+    Raises tf.errors.UnknownError if the port is taken.
     """
     if workspace is not None:
         forget_leader_message(workspace)

@@ -48,7 +48,7 @@ class _Worker:
 
     @property
     def stopped_first(self) -> bool:
-        """True if other workers made updates after this worker's last one, for longer than its usual pause between updates."""
+        """True if this worker made no update for clearly longer than usual while other workers made updates."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property
@@ -115,7 +115,8 @@ class SilenceDetector:
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
         """Return the indices of the workers that certainly have work.
 
-        `dispatches`: for each group of steps that a worker has not finished, the pid of this worker; None if unknown.
+        `dispatches`: for each open dispatch, the pid of the worker process that has finished a part of it, or None if
+        no process has finished a part of it yet.
         """
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)

@@ -59,8 +59,9 @@ class RunStage(Enum):
 class StageClock:
     """A clock that measures for how long a run has made no progress in its present stage.
 
-    Progress means updates in the stages training and draining, and scores in the stage scoring. `limits`: the present
-    time limits. They grow with `longest_wait_seconds`, which the leader reports in its progress rows.
+    In the stages training and draining, updates and saves are progress. In the stage scoring, scores and other work of
+    the evaluator are progress. `limits`: the present time limits. They grow with `longest_wait_seconds`, which the
+    leader reports in its progress rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -92,7 +93,7 @@ class StageClock:
         return begins
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
-        """Return None, or if the stage's limit is exceeded, a text that says what did not happen, and for how long."""
+        """Return what did not happen, and for how long, in words, if the stage's limit is exceeded; else None."""
         limit_s, message = {
             RunStage.STARTING: (self.limits.startup_s, "training did not begin"),
             RunStage.TRAINING: (self.limits.standstill_s, "training stands still: no update"),
@@ -103,7 +104,7 @@ class StageClock:
 
 
 class FrozenProcesses:
-    """A detector of processes that are stopped (SIGSTOP) for too long. They are killed, so that they can't wake up."""
+    """Detects processes that are stopped (SIGSTOP) for too long. The caller kills them, so that they can't wake up."""
 
     def __init__(self, limit_s: float):
         self.limit_s = limit_s

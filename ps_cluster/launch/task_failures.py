@@ -26,7 +26,10 @@ MESSAGE_CHARACTERS = 500
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Convert an error in the user's own computation to a UserError, because it would recur. Else return `error`."""
+    """Return a UserError if `error` comes from the user's own computation, where it would recur.
+
+    Otherwise return `error` itself.
+    """
     for cause in _causes(error):
         if failure := failure_of_computation(cause):
             return FailedComputation(failure).with_traceback(error.__traceback__)
@@ -34,9 +37,9 @@ def as_failure(error: BaseException) -> BaseException:
 
 
 def as_loss(error: BaseException) -> BaseException:
-    """Convert an error that shows the loss of another task to a LostTask, and one that may pass to a TemporaryFailure.
+    """Return a LostTask if `error` shows that another task was lost, or a TemporaryFailure if the cause may pass.
 
-    Pass any other error to `as_failure`.
+    For any other error, return the result of `as_failure`.
     """
     for cause in _causes(error):
         if getattr(cause, "error_code", None) in _LOST:

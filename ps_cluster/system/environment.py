@@ -54,7 +54,11 @@ _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format"
 
 
 def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
-    """Return the environment `given` plus variables by which a child finds this package and ends with this launcher."""
+    """Return the environment of a child process that imports TensorFlow, based on the environment `given`.
+
+    It contains the variables of `for_tensorflow`, and others by which the child finds this package, and ends when this
+    launcher ends.
+    """
     own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
     return for_tensorflow(environment_with_package(given), on_gpus=on_gpus) | own
 

@@ -129,7 +129,10 @@ class ForkServer:
             raise OSError(with_log(message, self._log)) from error
 
     def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
-        """Ask for a fork, which waits until this process writes into a pipe, and ends if the pipe is closed before."""
+        """Ask the server for a fork, and return it once its pid is known.
+
+        The fork waits until this process writes into a pipe, and ends if the pipe is closed before that.
+        """
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
@@ -148,7 +151,11 @@ class ForkServer:
         return ForkedProcess(int(answer))
 
     def _answer(self, channel: socket.socket) -> bytes:
-        """Return the server's answer. Wait in short steps, so that time in which this process was stopped does not count."""
+        """Wait for the server's answer, and return it. Raises TimeoutError, or StopRequested if `stops` returns True.
+
+        The timeout does not count time in which this process was stopped. For this, its clock has to be read often, so
+        the wait is divided into short steps.
+        """
         deadline = self._clock() + self._timeout_s
         while True:
             try:
@@ -182,14 +189,14 @@ class ForkServer:
         return channel
 
     def _why_ended(self) -> str:
-        """Return from the log why the server ended by itself; "" if the server still runs or has written nothing."""
+        """Return the line of the log that says why the server ended; "" if it still runs or has written nothing."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._server is not None:
                 return last_words(self._log, self._log_start, self._server.wait(KILLED_WITHIN_S))
         return ""
 
     def close(self) -> None:
-        """End the server, and the forks whose pids came too late; all other tasks keep running."""
+        """End the server, and forks whose pids it did not report in time. All other tasks keep running."""
         if self._channel is not None:
             self._channel.close()
         if self._server is not None:
@@ -205,6 +212,6 @@ class ForkServer:
         self._channel = self._server = None
 
     def _late_forks(self, group: int) -> list[int]:
-        """Return the pids of forks that the server did not report in time: children of this process in `group`."""
+        """Return the pids of forks that the server did not report in time. `group`: the process group of the server."""
         children = [child.pid for child in psutil.Process().children()]
         return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]

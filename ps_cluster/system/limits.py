@@ -77,7 +77,8 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
 def folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
     """Yield the folders that may hold limits of `controller`: the group's folder and its parents. Some may not exist.
 
-    Inside a container the listed path of the group may be its path on the host. Then only the mount itself exists.
+    Inside a container, the file `membership` may list the group's path on the host. Of the folders, only the
+    mount point then exists in the container.
     """
     for line in _lines(membership):
         _, names, path = line.split(":", 2)
@@ -90,7 +91,11 @@ def folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
 
 
 def _cpus(folder: Path) -> Iterator[float]:
-    """Yield the CPU limit of a group. Version 2: `150000 100000` or `max 100000`; version 1: two files, -1 for none."""
+    """Yield the CPU limit of a group, if it has one: its quota divided by the period, both in microseconds.
+
+    In version 2, one file has both numbers, e.g. `150000 100000`, or `max 100000` without a limit. In version 1, each
+    number has a file, and a quota of -1 means that there is no limit.
+    """
     for line in _lines(folder / "cpu.max"):
         quota, period = line.split()
         if quota != "max":

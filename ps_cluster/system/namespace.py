@@ -41,8 +41,9 @@ def hosts(channel: str, plan: str) -> None:
 
     Send the descriptors of the namespaces: [user,] net of the switch, net and mnt of each host.
 
-    `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
-    the network's prefix length, and "mounts", pairs of a path outside and the path at which the host sees it.
+    `plan` is a JSON object (made by tools/chaos/hosts.py). "ip" is the path of the program `ip`. "hosts" is a list with
+    an object for each host: its "name", its "address" with the network's prefix length, and its "mounts". A mount is a
+    pair of paths: of a file or folder outside, and the path at which the host sees it.
     """
     import json  # imported only here, because this program runs before every task
 

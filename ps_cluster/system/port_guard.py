@@ -28,9 +28,9 @@ def guard_port(
 ) -> None:
     """Report who can reach the port of a task. If `setting` names an interface, close the port to all other interfaces.
 
-    `members`: the tasks of the cluster with their addresses. Raises UserError if the port can't be limited to the
-    interface, or if this machine does not reach the members through the interface. Raises TemporaryFailure if the name
-    service does not know an address yet.
+    `members`: the tasks of the cluster with their addresses. Raises UserError if `setting` is "require", if the port
+    can't be limited to the interface, or if this machine does not reach the members through the interface. Raises
+    TemporaryFailure if the name service does not know an address yet.
     """
     if port is None:
         return

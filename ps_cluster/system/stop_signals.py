@@ -66,5 +66,5 @@ class StopRequests:
 
     @property
     def exit_code(self) -> int:
-        """The code that shells report for a process ended by the last signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        """The exit code for the last signal, as shells report it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self.last_signal

@@ -95,7 +95,8 @@ class Supervisor:
     ):
         """Create a supervisor without processes.
 
-        `fork` starts the tasks whose spec has `forks`. If it is None, `popen` starts them too.
+        `fork` starts the tasks for which `TaskSpec.forks` is True, and `popen` starts the others. If `fork` is None,
+        `popen` starts all tasks.
         """
         self._popen = popen
         self._fork = fork or popen
