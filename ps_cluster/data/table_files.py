@@ -309,8 +309,8 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
         opened = _open_parts(parts, types, text)
-        what = f"{opened[0].what} and {len(open_maybe_gzip) - 1:,} more"
-        tables[split] = opened[0] if len(open_maybe_gzip) == 1 else JoinedTables(what, open_maybe_gzip)
+        what = f"{opened[0].what} and {len(opened) - 1:,} more"
+        tables[split] = opened[0] if len(opened) == 1 else JoinedTables(what, opened)
         for name, kind in tables[split].columns.items():
             types.setdefault(name, kind)
     return tables

@@ -141,7 +141,7 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
         (lambda: arrays(X, [Y, Y]), "y: got 2 arrays, and the model has no named outputs: give a dictionary"),
         (lambda: arrays((X, X), (Y, Y), model=of_two_inputs()), "y: got 2 arrays, and the model has 1 outputs: give a"),
         (lambda: arrays(X, Y, validation_split=1.5), "validation_split: got 1.5"),
-        (lambda: arrays(pandas.DataFrame({"u": ["a"]}), Y), "x: column 'u' is .*: give numbers, or a dictionary"),
+        (lambda: arrays(pandas.DataFrame({"u": ["a"]}), Y), "x: column 'u' is .*: give numbers, or, for a model"),
         (lambda: arrays(iter([(X, Y), (X[:, :1], Y)]), steps_per_epoch=2), r"batch 1 has rows of shape \[1\].*pad all"),
         (lambda: arrays(iter([]), steps_per_epoch=2), "x: it has no batches"),
         (lambda: arrays(iter([X]), steps_per_epoch=1), "x: batch 0 is ndarray: a batch has to be"),
