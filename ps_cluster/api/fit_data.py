@@ -260,8 +260,12 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
     """Return arrays by the names of the model's inputs or outputs.
 
-    Raises UserError if there are more or fewer arrays than names. `what`, `noun`: the argument that has the
-    arrays, and "input" or "output", for messages.
+    Args:
+      what: the name of the argument that has the arrays, for messages.
+      noun: "input" or "output", for messages.
+
+    Raises:
+      UserError: there are more or fewer arrays than names.
     """
     if len(names) != len(arrays):
         raise UserError(

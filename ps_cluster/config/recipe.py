@@ -200,7 +200,7 @@ def recipe_for(base: NestedSettings, user: NestedSettings) -> tuple[NestedSettin
     base = merged(adapted_to_choices(base, user), parts[-1].settings)
     table = () if divided else found_rates(network)
     found = found_for(table, merged(base, user), merged(data_set.recipe, of_both, user))
-    parts.append(SettingsSource(f"rates of network {network.name} for this mode", found))
+    parts.append(SettingsSource(f"learning rates of network {network.name} for this mode", found))
     base = merged(base, found)
     if not any(part.has(METHOD) for part in parts):
         parts.append(_staleness_method(merged(base, user)))

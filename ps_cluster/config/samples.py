@@ -32,9 +32,9 @@ class Sample:
     The training set is repeated `copies` times and shuffled with `seed`. The sample consists of the examples at the
     positions `index`, `index + of`, `index + 2 * of`, … among the first N positions, if there are N different examples.
 
-    A data shard has `copies` 1. The `of` data shards are disjoint, and together they hold all examples. A bootstrap
-    sample (Breiman 1996, "Bagging Predictors") has many copies and `of` 1. On average it contains 63 % of the examples,
-    some of them several times.
+    For a data shard, `copies` is 1. The data shards, as many as `of` says, are disjoint, and together they hold all
+    examples. For a bootstrap sample (Breiman 1996, "Bagging Predictors"), `of` is 1, and there are many copies. On
+    average it contains 63 % of the examples, some of them several times.
     """
 
     seed: int = 0

@@ -121,7 +121,7 @@ def chosen_kinds(tree: NestedSettings) -> dict[str, Named]:
 
 
 def adapted_to_choices(under: NestedSettings, over: Mapping[str, Any]) -> NestedSettings:
-    """Return the settings `under` with the choices of mode, network, … that `over` makes.
+    """Return the settings `under`, adapted to the mode, network, … that the settings `over` choose.
 
     Settings that belong only to the replaced choices are left out. A setting is kept if the old and the new choice
     inherit it from the same class. For example, all rules share `optimizer.learning_rate`, and all data sets of images

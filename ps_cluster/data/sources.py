@@ -86,7 +86,7 @@ def resolve_for_run(
     notify: Notify,
     progress: OnBytes = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """Return the packed copy that the run's file `pointer` names. If it can't be used, call `resolve` instead.
+    """Return the packed copy that is named in the run's file `pointer`. If it can't be used, call `resolve` instead.
 
     It can't be used if it is missing or damaged, or if it is a copy of another data set than the chosen one.
     """

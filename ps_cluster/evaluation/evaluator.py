@@ -164,7 +164,7 @@ class _Evaluator:
         try:
             row = self._recomputation.next()
         except OSError as error:
-            self._notify(DISK_REFUSES(f"sampled updates are no longer computed again for the proof: {error}"))
+            self._notify(DISK_REFUSES(f"the check of sampled updates ends, so the proof lacks later samples: {error}"))
             self._recomputation_off = True
             return False
         for problem in row.problems if row else ():

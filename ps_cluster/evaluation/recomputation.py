@@ -268,7 +268,7 @@ class Recomputation:
         if expected is None:
             name = self._config.optimizer.rule
             return findings.leave_unchecked(
-                f"what updates do: optimizer.rule {name} or the staleness method has no equation"
+                f"what updates compute, because optimizer.rule {name} or the staleness method defines no equation"
             )
         before = _as_float64(shard.before)
         for name in sorted(expected):

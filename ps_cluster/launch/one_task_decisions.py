@@ -123,7 +123,10 @@ class LeaderDecisions:
 
     @property
     def probed_tasks(self) -> Mapping[Task, str]:
-        """All other tasks with their addresses, until the process is started. After that, the leader probes no task."""
+        """The tasks that the leader probes, with their addresses.
+
+        These are all other tasks until the leader's own process is started, and no tasks after that.
+        """
         return {} if self._process_started else self._others
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:

@@ -142,8 +142,8 @@ def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
         if own != cut:
             first = next((path for path, other in zip(own, cut) if path != other), model.name)
             raise ValueError(
-                f"mode layers can't cut it: from variable '{first}' on, its parts would have the variables in another "
-                "order than the whole network"
+                f"mode 'layers' can't divide the network: from variable '{first}' on, its parts would have the variables in "
+                "another order than the whole network"
             )
 
 

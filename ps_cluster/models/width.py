@@ -123,7 +123,7 @@ class WideNetwork:
         if not np.array_equal(together, np.arange(whole.weights.length)) or any(
             [v.path for v in of(model)] != [v.path for v in of(divided)] for of in (statistics_of, seeds_of)
         ):
-            raise ValueError("mode width can't cut it: a layer uses the weights of another layer")
+            raise ValueError("mode 'width' can't divide the network: a layer uses the weights of another layer")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
         """Return each trainable variable's device number, and its positions in the whole vector, by its id()."""

@@ -408,7 +408,7 @@ def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recom
 
 
 def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
-    """Return the leader's proof with the results of the updates that the evaluator has computed again.
+    """Return the leader's proof, the check of all updates, with the results of the updates that were computed again.
 
     An update whose recomputed result differs from the cluster's result is a problem. `applied`: the number of all
     applied updates. `notify` is called with one line if rows of metrics/recomputed.jsonl are damaged.

@@ -386,7 +386,7 @@ class ParameterShard:
         Args:
           next_indices: the indices or keys of the rows for step `following`, as for `pull`.
         """
-        assert not self.capabilities.waits, "a worker would get the outcome WAIT"
+        assert not self.capabilities.waits, "a push would be answered by WAIT, and the worker would have to wait"
         arrived, following = self._send_push(push, following)
         indices = self._sent(next_indices)
 

@@ -1,4 +1,4 @@
-"""A vector of a snapshot whose rows of embedding tables stay on the parameter server until they are read, in pieces."""
+"""A vector of a snapshot. Its rows of embedding tables stay on the parameter server until they are read in pieces."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class VectorOnServer:
 
         Args:
           dense: float32 [n], the numbers outside of tables.
-          tables: the rows of each group of tables that continue the vector, float32 [rows, width], on the server. An
+          tables: float32 [rows, width] for each group of tables, the rows on the server. In the vector they follow `dense`. An
             empty tensor [0] stands for rows that are all 0.
           sizes: the number of weights in each group. With `changes`, the number of changed weights.
           device: the name of the shard's device.

@@ -54,7 +54,7 @@ class FreeMemory:
         room = f"{self.memory_bytes / 1e9:.1f} GB"
         if self.memory_bytes == self.free_bytes:
             return f"the machine has {room} free"
-        return f"the control group allows {room} more"
+        return f"the control group (cgroup) allows {room} more"
 
 
 def room() -> FreeMemory:

@@ -43,7 +43,10 @@ class LedgerReader:
         self._on_rows = on_rows
 
     def poll(self) -> None:
-        """Read the new rows. If the disk refuses a write, this is reported once, and training continues."""
+        """Read the new rows of the ledger, and append them to the journals.
+
+        If the disk refuses to write, this is reported once, and training continues.
+        """
         self._keep_rows(self._store.read_ledgers(self._progress.positions))
 
     @property

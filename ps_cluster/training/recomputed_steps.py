@@ -156,7 +156,7 @@ class RecomputedSteps:
     def _of_examples(
         self, examples: _Examples, weights: np.ndarray, statistics: np.ndarray, *, draws: int
     ) -> RecomputedGradient:
-        """Return the gradient and the fresh statistics of a micro-batch.
+        """Return the gradient of a micro-batch, and what it adds to the moving statistics.
 
         `draws`: the number that determines the random state of the micro-batch, together with the seed of the training.
         """

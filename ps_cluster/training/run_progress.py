@@ -144,7 +144,7 @@ class RunProgress:
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that can't be handed out yet, because the ledgers are full or a checkpoint comes first."""
+        """The first step id that can't be handed out yet: the ledgers have no room for it, or a checkpoint comes first."""
         end = self.closed_steps + self._config.ledger_window
         held_at = self.held_at  # another thread may change it to None
         return end if held_at is None else min(end, held_at * self._steps_per_update)
@@ -293,7 +293,7 @@ class RunProgress:
 
     @property
     def next_whole_epochs(self) -> int:
-        """The number of updates after which the next checkpoint of whole epochs is due (`checkpoints.every_epochs`).
+        """The number of updates after which the next checkpoint at the end of an epoch is due (`checkpoints.every_epochs`).
 
         Without that setting, it is the number of all updates of the run. It depends only on the updates applied, so all
         workers of an all-reduce compute the same number.
@@ -328,7 +328,10 @@ class RunProgress:
         return self.examples_per_second() / self._train_examples
 
     def _per_second(self, number: Callable[[_Totals], int]) -> float:
-        """Return how fast a number grows, per second; 0 until this is known. `number`: returns it from a `_Totals`."""
+        """Return how fast a number grows, per second; 0 until this is known.
+
+        `number`: a function that reads the number from a `_Totals`.
+        """
         if not self._recent:
             return 0.0
         oldest, newest = self._recent[0], self._recent[-1]

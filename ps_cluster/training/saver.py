@@ -189,7 +189,7 @@ class Saver:
         return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
 
     def _has_paused(self, factor: float) -> bool:
-        """Return whether the last save ended at least `factor` times its duration ago, or LONGEST_PAUSE_S ago."""
+        """Return whether the time since the last save is at least `factor` times its duration, or at least LONGEST_PAUSE_S."""
         return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
     def _whole_epochs(self) -> int:
@@ -229,7 +229,10 @@ class Saver:
 
     @property
     def _checkpoint_every_s(self) -> float:
-        """The seconds between checkpoints. "auto" means the training time at the last checkpoint, within bounds."""
+        """The seconds between checkpoints.
+
+        With "auto" they are as many as the run had trained at its last checkpoint, within bounds.
+        """
         if (setting := self._config.checkpoints.every_seconds) != AUTO:
             return setting
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]

@@ -66,7 +66,7 @@ def test_no_value_of_any_network_or_mode_is_without_an_origin():
     for values in ({"mode.name": "bounded"}, {"model.name": "mlp"}, {"mode.name": "sync"}):
         found = resolve(None, values)
         assert all(found.origin(key) for key in flat(found.config.model_dump(mode="json")))
-    assert found.origin("optimizer.learning_rate").startswith("rates of network airbench")
+    assert found.origin("optimizer.learning_rate").startswith("learning rates of network airbench")
 
 
 def test_a_setting_is_chosen_though_its_value_is_the_default_and_a_recipes_is_not():

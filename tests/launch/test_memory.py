@@ -28,7 +28,7 @@ def test_a_run_that_fits_is_not_talked_about():
 @pytest.mark.parametrize(
     ("limit", "available", "why"),
     [
-        (GB, 64 * GB, "the control group allows 1.0 GB more"),
+        (GB, 64 * GB, "the control group (cgroup) allows 1.0 GB more"),
         (None, GB, "the machine has 1.0 GB free"),
         (8 * GB, GB, "the machine has 1.0 GB free"),
     ],

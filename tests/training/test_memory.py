@@ -70,7 +70,7 @@ def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_
     line = memory.check_memory(config(), some, SPEC, FreeMemory(needs - 1))
     assert line.startswith("memory: model.name: got 'mlp'") and "fewer cluster.workers" in line
     assert memory.check_memory(config(), some, SPEC, None) is None  # on several machines
-    with pytest.raises(UserError, match="model.name: got 'mlp'.*the control group allows"):
+    with pytest.raises(UserError, match="model.name: got 'mlp'.*the control group \\(cgroup\\) allows"):
         memory.check_memory(config(), some, SPEC, FreeMemory(GB, int(memory.SURE_SHARE * needs) - 1))
 
 

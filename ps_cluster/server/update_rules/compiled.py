@@ -9,7 +9,7 @@ from ps_cluster.config.setting_types import COMPILED, LARGEST_FACTOR, Factor
 
 
 class CompiledSettings(RuleSettings):
-    """The section `optimizer` while the network's compile() is not yet known.
+    """The settings in the section `optimizer` before they are completed with the values of the network's compile().
 
     A setting that is null gets its value from compile(). Any other value overrides that of compile().
     """

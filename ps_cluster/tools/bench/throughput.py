@@ -197,8 +197,8 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     """Return the columns of the table of `arms`.
 
     The first column has the rate of each arm. The second column has the rate of the arm `first_of(arms)` divided by the
-    rate of each arm. If some arms have slow workers, two more columns have the share of its rate that such an arm
-    keeps, and this share divided by the share that an ideal cluster would keep.
+    rate of each arm. If some arms have slow workers, two more columns follow: the rate of
+    such an arm divided by its rate without slow workers, and this quotient divided by that of an ideal cluster.
     """
     first = first_of(arms).name
 

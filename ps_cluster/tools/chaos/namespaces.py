@@ -1,4 +1,4 @@
-"""Run programs in the namespaces of other processes: of hosts, and of a run's tasks."""
+"""Run programs in the Linux namespaces of other processes: those of simulated hosts, and those of a run's tasks."""
 
 from __future__ import annotations
 

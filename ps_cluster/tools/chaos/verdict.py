@@ -94,7 +94,7 @@ def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[st
         )
     if gradients.applied != total * per_update:
         yield (
-            f"the {name} run applied {gradients.applied} gradients, but its {total} updates of {per_update} gradients each "
+            f"the {name} run applied {gradients.applied} gradients, but {total} updates with {per_update} gradients each "
             f"need {total * per_update}"
         )
     by_workers = sum(worker.updates for worker in run.workers)

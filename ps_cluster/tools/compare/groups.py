@@ -65,7 +65,10 @@ class Group:
 
 @dataclass(frozen=True)
 class View:
-    """Groups that are compared because they have the same straggler, and equal batches per update or per worker."""
+    """Groups of runs that are compared with each other.
+
+    They were trained with the same slow worker, or none, and with equal batches, either per update or per worker.
+    """
 
     straggler: str
     batch: str  # in words, e.g. "same batch per update: 128 images"

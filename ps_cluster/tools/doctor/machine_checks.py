@@ -101,7 +101,7 @@ def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding
         folder = Path(name)
         with network_for("auto", folder, folder, ignore, namespace_argv) as network:
             if network.isolated:
-                return ok("a run gets a network of its own")
+                return ok("each run gets a private computer network")
             return warn(
                 network.notice or "no private network",
                 "allow user namespaces (sysctl user.max_user_namespaces; on Ubuntu also "

@@ -27,7 +27,9 @@ class Width(SplitNetwork):
     name = "width"
     description = "the units or filters of each wide layer are spread over all workers"
     Settings = WidthSettings
-    cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each worker has different units")
+    cluster = split_cluster(
+        "width", "inputs and outputs of layers forward, gradients backward", "each worker has different units"
+    )
     # The variables of a wide layer are cut too, so no worker knows the norm of the gradient of such a variable.
     unused_settings = SplitNetwork.unused_settings | {"optimizer.clip_norm"}
 

@@ -94,7 +94,7 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
     assert found(both, [both], range(10)) == []
     one_lost = changed(workers=workers(5, 5), gradients=gradients.model_copy(update={"applied": 9}))
     assert any(
-        "9 gradients, but its 5 updates of 2 gradients each need 10" in line
+        "9 gradients, but 5 updates with 2 gradients each need 10" in line
         for line in found(one_lost, [both], range(10))
     )
 
