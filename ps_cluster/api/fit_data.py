@@ -93,8 +93,8 @@ def fit_data(
 ) -> Iterator[FitData]:
     """Yield the data of a call of `fit`. Streams are written to temporary files, which are removed afterwards.
 
-    The arguments are those of `Model.fit`, except `epochs`, the number of epochs to train, and `notify`, which is called with
-    each line for the user.
+    The arguments are those of `Model.fit`, except `epochs`, the number of epochs to train, and `notify`, which is
+    called with each line for the user.
     """
     with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
         folder, stream = Path(name), _stream(x)

@@ -105,8 +105,8 @@ class Program:
           poll: called several times a second, and once at the end. If it returns True, the command is asked to stop
             early, and `poll` is not called again.
         Raises:
-          Whatever `poll` raises, or KeyboardInterrupt, once the command has stopped early. Another Ctrl-C stops the command
-          at once.
+          Whatever `poll` raises, or KeyboardInterrupt, once the command has stopped early. Another Ctrl-C stops the
+          command at once.
         """
         wanted = True
         try:

@@ -36,9 +36,9 @@ def layout_of(path: Path, name: str) -> ArrayLayout | None:
     try:
         if path.is_dir():
             with open_regular(path / f"{name}.npy") as file:
-                return _form(name, file)
+                return _read_layout(name, file)
         with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
-            return _form(name, member)
+            return _read_layout(name, member)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
         return None
 
@@ -71,7 +71,7 @@ def open_npy(path: Path) -> np.ndarray:
     Raises Malformed if the file is damaged, is not an .npy file, or holds Python objects.
     """
     with open_regular(path) as file:
-        return _mapped(path, path.name, _form(path.name, file), os.fstat(file.fileno()).st_size)
+        return _mapped(path, path.name, _read_layout(path.name, file), os.fstat(file.fileno()).st_size)
 
 
 def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -81,9 +81,9 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
         name_bytes, extra_bytes = _LOCAL.unpack(file.read(_LOCAL.size))
         begin = info.header_offset + _LOCAL.size + name_bytes + extra_bytes
         file.seek(begin)
-        return _mapped(path, name, _form(name, file), begin + info.file_size)
+        return _mapped(path, name, _read_layout(name, file), begin + info.file_size)
     with archive.open(info) as member:
-        found = _form(name, member)
+        found = _read_layout(name, member)
         content = bytearray()
         while piece := member.read(_PIECE_BYTES):  # a single read would hold the array in memory twice
             content += piece
@@ -91,21 +91,21 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
     return np.ndarray(found.shape, found.dtype, content, order=found.order)
 
 
-def _mapped(path: Path, name: str, form: ArrayLayout, end: int) -> np.ndarray:
+def _mapped(path: Path, name: str, layout: ArrayLayout, end: int) -> np.ndarray:
     """Memory-map an array in a file. `end`: the offset in the file at which the array's values end, in bytes."""
-    _check_size(name, form, end - form.begin)
-    if 0 in form.shape:
-        return np.empty(form.shape, form.dtype)
-    return np.memmap(path, form.dtype, "r", form.begin, form.shape, form.order)
+    _check_size(name, layout, end - layout.begin)
+    if 0 in layout.shape:
+        return np.empty(layout.shape, layout.dtype)
+    return np.memmap(path, layout.dtype, "r", layout.begin, layout.shape, layout.order)
 
 
-def _check_size(name: str, form: ArrayLayout, size: int) -> None:
-    needed = form.dtype.itemsize * int(np.prod(form.shape, dtype=object))
+def _check_size(name: str, layout: ArrayLayout, size: int) -> None:
+    needed = layout.dtype.itemsize * int(np.prod(layout.shape, dtype=object))
     if needed > size:
         raise Malformed(f"{name} ends after {max(0, size):,} of {needed:,} bytes")
 
 
-def _form(name: str, file: IO[bytes]) -> ArrayLayout:
+def _read_layout(name: str, file: IO[bytes]) -> ArrayLayout:
     """Read an array's header, and leave the file positioned at its first value. Raises Malformed for Python objects."""
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:

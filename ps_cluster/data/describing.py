@@ -43,8 +43,8 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Field
     """Return statistics of each field of the training examples. A field is an input, the target or the weight.
 
     A field whose rows are short vectors gets statistics for each of its columns. The columns of a table have their
-    original names and units, and their missing values are not counted. `most_bytes`: if a field has more bytes than
-    this, only evenly spaced pieces of it are read.
+    original names and units, and their missing values are left out. `most_bytes`: if a field has more bytes than this,
+    only evenly spaced pieces of it are read.
     """
     found: list[FieldStatistics] = []
     encoded = _encoded_columns(dataset)

@@ -59,7 +59,10 @@ class ChangedRows(LazyRows):
 
 
 class StreamedRows(LazyRows):
-    """An array whose rows can only be read from the first to the last. Reading an earlier row starts again."""
+    """An array whose rows can only be read from the first to the last.
+
+    Reading an earlier row than the last one that was read starts again from the first.
+    """
 
     _pieces: Iterator[np.ndarray]  # the pieces that have not been read yet
     _piece: np.ndarray  # the piece that was read last

@@ -1,8 +1,8 @@
 """Recompute which examples each step trains on, so that the rows of the ledger can be compared with the result.
 
-The workers' graphs compute the same in `data/batches.py`. This module shares with them TensorFlow's shuffle, the rule that
-divides the examples among workers (`WorkerParts`), and the two constants of the checksum. The comparison
-can't find a mistake in these shared parts. Everything else is computed here once more, in numpy.
+The workers' graphs compute the same in `data/batches.py`. This module shares with them TensorFlow's shuffle, the rule
+that divides the examples among workers (`WorkerParts`), and the two constants of the checksum. The comparison can't
+find a mistake in these shared parts. Everything else is computed here once more, in numpy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RecomputedBatches:
 
         Args:
           batches: the numbers of the batches, int64 [...]. If each step has k batches, step i has the batches k * i to
-        k * i + k - 1.
+            k * i + k - 1.
           worker: the index of the worker that trains on the batches. It matters only if each worker has its own part of
             the examples.
         """

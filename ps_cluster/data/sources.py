@@ -176,7 +176,11 @@ class _Search:
         return None
 
     def download_and_pack(self, kind: DataSet[Any], progress: OnBytes, patience: Patience) -> PackedDataset:
-        """Download a data set, pack it, and remove the downloaded files. Raises DownloadError if the download fails."""
+        """Download a data set, pack it, and remove the downloaded files.
+
+        Raises DownloadError if the data set can't be downloaded, or if the download fails. Raises UserError if the
+        cache can't be written.
+        """
         if not kind.downloads:
             raise DownloadError("it can't be downloaded")
         folder = self.cache_dir if len(kind.downloads) == 1 else self.cache_dir / f"{kind.name}-files"

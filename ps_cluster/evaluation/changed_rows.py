@@ -59,7 +59,8 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
       root: a run directory.
       since: a step, e.g. the `step` of the previous file.
       output: the file to write.
-      data_dir: the folder of the data set; None: use the copy that the run used.
+      data_dir: the folder of the data set; None: use the description of the data in the run directory or, if there is
+        none, the copy that the run used.
     Raises:
       UserError: the run has no tables, or no checkpoint at or before `since` is kept.
       RunFailed: the file can't be written.

@@ -39,7 +39,7 @@ class NamedExamples(NamedTuple):
     inputs: dict[str, np.ndarray]
 
 
-# Yields the examples in files of one form. If a file can't be read, raises UserError with the file and the reason.
+# Yields the examples in files of one format. If a file can't be read, raises UserError with the file and the reason.
 Reader = Callable[[Sequence[Path], TrainedRun], Iterator[NamedExamples]]
 
 

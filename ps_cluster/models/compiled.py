@@ -170,7 +170,7 @@ class CompiledMetrics:
 
     @property
     def metrics(self) -> dict[str, keras.Metric]:
-        """The metrics, by the names of their results. Empty before the first `update`, which builds the metrics."""
+        """The metrics, by the names of their results. Empty until the metrics are built, which `update` does."""
         if self._metrics is None or not self._metrics.built:
             return {}
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))

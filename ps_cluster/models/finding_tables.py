@@ -63,7 +63,7 @@ def _untrainable(layer: DynamicEmbedding, reason: str) -> UserError:
 
 
 def _why_unfit(layer: keras.layers.Embedding) -> str:
-    """Return why an embedding layer with its settings can't be a table whose rows are pulled singly, or "" if it can."""
+    """Return why the settings of an embedding layer prevent it from being a table, or "" if they do not."""
     if layer.embeddings_regularizer is not None or layer.activity_regularizer is not None:
         return "it has a regulariser, which needs all rows"
     if layer.lora_enabled or layer.quantization_mode is not None:

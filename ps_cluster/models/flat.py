@@ -277,7 +277,8 @@ class FlatNetwork:
         """Run the forward pass in training mode. Return its result, and how often it has assigned each statistic.
 
         `look_up` is called instead of the tables' layers. Raises ValueError if the forward pass reads a variable that
-        has no value in `given`, or changes one that is not a statistic (`PureScope.check`).
+        has no value in it, such as one that is not the model's own, or changes a variable that is neither a statistic
+        nor the state of a random generator (`PureScope.check`).
         """
         scope, outputs, losses = self._run_in_scope(given, look_up)
         scope.check(self._computing, [*self._statistics, *self._seeds])
@@ -312,8 +313,8 @@ class FlatNetwork:
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
         """Run a forward pass. Return its calls of tables, in order, and the variables that it reads without a value.
 
-        These are the variables for which `given` has no value. `value`: [], the number that each call of a table
-        returns instead of the values of its rows.
+        These are variables that have no value in `given`, and are not constants of the model. `value`: [], the number
+        that each call of a table returns instead of the values of its rows.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))

@@ -54,9 +54,10 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, ArrayField]) -
 
 
 def without_units(model: keras.Model) -> keras.Model:
-    """Remove a model's last layer `UNITS`, which converts outputs to the target's units. Keep how it was compiled.
+    """Return a model without its last layer `UNITS`, which converts outputs to the target's units.
 
-    Raises ValueError if this layer is elsewhere in the model.
+    The returned model is compiled as before. A model that does not have this layer is returned unchanged. Raises
+    ValueError if the layer is elsewhere in the model.
     """
     if is_marked(model, UNITS) and is_of_keras(model):
         inputs, outputs = _ends_of(model)

@@ -28,10 +28,11 @@ def seeds_of(model: keras.Model) -> list[keras.Variable]:
 
 
 def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Return a state, int64 [2], for each of `count` SeedGenerators. Each generator gets a new state in each step.
+    """Return a state, int64 [2], for each of `count` SeedGenerators.
 
-    A generator adds 1 to the second number of its state at each draw, so the second numbers of different steps are far
-    apart. `random_state`: int32 [2], the seed of the run and the step id.
+    No two generators get the same state, and no generator gets the same state in two steps. A generator adds 1 to the
+    second number of its state at each draw, so the second numbers of different steps are far apart. `random_state`:
+    int32 [2], the seed of the run and the step id.
     """
     if not count:
         return []

@@ -198,7 +198,8 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
     """Raise UserError if training starts with smaller images, but the network takes images of only one size.
 
-    A subclassed model has no symbolic inputs, so it can't be checked. It then fails in the first step.
+    A subclassed model has no symbolic inputs, so it can't be checked. If it takes only one size, it fails in
+    the first step.
     """
     if not config.schedule.image_scales:
         return

@@ -204,7 +204,7 @@ def _read_split(folder: Path) -> _SplitRows:
 def _path_inside(folder: Path, name: str) -> Path:
     """Return the path of the file or folder `name` in `folder`. Raises Malformed if `name` leads elsewhere."""
     if name != os.path.basename(name) or name in ("", ".", ".."):
-        raise Malformed(f"its list of files names '{name:.100}', which is outside its folder")
+        raise Malformed(f"it refers to '{name:.100}', which is outside its folder")
     return folder / name
 
 

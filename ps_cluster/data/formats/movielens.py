@@ -30,7 +30,7 @@ class _Published(NamedTuple):
     heading: bool = False  # whether the first line is a heading
 
 
-_FORMS = {
+_FILE_FORMATS = {
     "u.data": _Published(b"\t", re.compile(rb"\d+\t\d+\t\d+\t\d+")),
     "ratings.dat": _Published(b"::", re.compile(rb"\d+::\d+::[\d.]+::\d+")),
     "ratings.csv": _Published(b",", re.compile(rb"userId,movieId,rating,timestamp"), heading=True),
@@ -57,8 +57,8 @@ class MovieLens(PathFormat[MovieLensSettings]):
     """
 
     name = "movielens"
-    looks_for = f"ratings as MovieLens publishes them ({', '.join(_FORMS)}), or the folder of such a file"
-    endings = tuple(_FORMS)
+    looks_for = f"ratings as MovieLens publishes them ({', '.join(_FILE_FORMATS)}), or the folder of such a file"
+    endings = tuple(_FILE_FORMATS)
     Settings = MovieLensSettings
     recipe = {"model": {"name": "two_tower"}, "evaluation": {"recall_at": 10}}
 
@@ -67,11 +67,11 @@ class MovieLens(PathFormat[MovieLensSettings]):
 
     def read(self, source: Path | None, settings: MovieLensSettings) -> Contents:
         if (file := _ratings_of(self.path)) is None:
-            raise Malformed(f"it holds no file of ratings: give {self.looks_for}")
-        data_format = _FORMS[file.name]
+            raise Malformed(f"it has no ratings in a published file format: give {self.looks_for}")
+        file_format = _FILE_FORMATS[file.name]
 
         def parse(line: bytes) -> tuple[tuple[int, int], float, int]:
-            columns = line.split(data_format.separator)
+            columns = line.split(file_format.separator)
             if len(columns) != 4:
                 raise ValueError(f"it has {len(columns)} columns instead of four (user, film, rating and time)")
             user, film, rating = int(columns[0]), int(columns[1]), float(columns[2])
@@ -80,7 +80,7 @@ class MovieLens(PathFormat[MovieLensSettings]):
             return (user, film), rating, zlib.crc32(line)
 
         fields = {"categories": ArrayField("int32", (2,)), "target": ArrayField("float32", ())}
-        arrays = arrays_of_lines(file, fields | {"hash": ArrayField("uint32", ())}, parse, heading=data_format.heading)
+        arrays = arrays_of_lines(file, fields | {"hash": ArrayField("uint32", ())}, parse, heading=file_format.heading)
         tested = arrays.pop("hash") < settings.held_out * 2**32
         if tested.all() or not tested.any():
             raise Malformed(f"its {len(tested):,} ratings are too few to hold some out to test on")
@@ -94,9 +94,9 @@ class MovieLens(PathFormat[MovieLensSettings]):
 
 def _ratings_of(path: Path) -> Path | None:
     """Return the file of ratings, which is `path` or a file in it; None if no file has a published format."""
-    files = [path / name for name in _FORMS] if os.path.isdir(path) else [path]
+    files = [path / name for name in _FILE_FORMATS] if os.path.isdir(path) else [path]
     for file in files:
-        data_format = _FORMS.get(file.name)
-        if data_format and os.path.isfile(file) and data_format.first_line.fullmatch(next(lines_of(file), b"")):
+        file_format = _FILE_FORMATS.get(file.name)
+        if file_format and os.path.isfile(file) and file_format.first_line.fullmatch(next(lines_of(file), b"")):
             return file
     return None

@@ -68,7 +68,7 @@ _ADVICE = {
     "unpack it, and give the folder": (".zip", ".tar", ".tar.gz", ".tgz", ".7z"),
     "unpack it": (".gz", ".bz2", ".xz", ".zst"),
 }
-"""The endings of files that this format can't read, by the advice about such files. The first matching ending decides."""
+"""The endings of files that this format can't read, by the advice about them. The first matching ending decides."""
 
 # Names that programs give to the files of a split: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
 _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")

@@ -58,7 +58,7 @@ def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
 def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
     """Return an input layer for images `[B, *image.shape]`, 0..255, and a layer that standardises their channels.
 
-    `any_size`: whether images of any height and width are allowed.
+    The second layer returns float32. `any_size`: whether images of any height and width are allowed.
     """
     scale, offset = scale_and_offset(image)
     # TensorFlow broadcasts a row of 96 values over an image several times as fast as a row of 3 (1 ms less per step).
