@@ -77,7 +77,7 @@ def exchange_a_step(store):
         lambda store: store.read_ledgers([0, 0]),
         lambda store: store.snapshot([0, 0], closed=0),
     ],
-    ids=["pull and push", "exchange", "tick", "look", "snapshot"],
+    ids=["pull and push", "exchange", "tick", "read ledgers", "snapshot"],
 )
 def test_all_slices_are_reached_at_once(store, reach):
     MEETINGS.clear()
