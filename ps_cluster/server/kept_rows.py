@@ -92,7 +92,7 @@ class KeptRows:
         return tf.stack([tf.reshape(tf.gather(variable, indices), [-1]) for variable in variables])
 
     def read(self) -> RowValues[tf.Tensor]:
-        """Return everything that is kept, in the form that `add_to_record` takes: serialised tensors, string [] each."""
+        """Return everything that is kept, as serialised tensors, string [] each. `add_to_record` takes the result."""
         return RowValues(*(variable.read_value() for variable in self._kept))
 
     def add_to_record(self, shard: SampledShard, group: int, first: int, values: RowValues[tf.Tensor]) -> SampledShard:

@@ -154,7 +154,10 @@ class KeyedTableShard(TableShard):
         return found, is_there
 
     def _indices(self, entries: _Entries) -> tf.Tensor:
-        """Return the indices of the entries' rows, int64 [k]; -1 for a key that the shard does not hold."""
+        """Return the indices of the entries' rows, int64 [k]; -1 if the entry's column is -1.
+
+        The index has no meaning for a key that waits for a row.
+        """
         return tf.where(entries.columns >= 0, entries.buckets * self.form.ways + entries.columns, -1)
 
     def _write(

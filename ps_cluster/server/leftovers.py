@@ -65,7 +65,7 @@ def note(kind: str, names: Sequence[str]) -> tf.Tensor:
 def free_leftovers(device: str, term: int) -> list[str]:
     """Free the named resources that leaders with a term number below `term` have left in the process of `device`.
 
-    Queues are closed first. Returns the names of the resources.
+    A queue is closed before it is freed. Returns the names of the resources.
     """
     with tf.device(device):
         register = _register()

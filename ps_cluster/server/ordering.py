@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ps_cluster.config.lazy import tf
 
 Dependency: TypeAlias = "tf.Tensor | tf.Operation | tf.Variable"
-"""A tensor or an operation of a graph. Other operations can be ordered to run after it."""
+"""A tensor, an operation or a variable. Operations of a graph can be ordered to run after it."""
 Needed: TypeAlias = "Sequence[Dependency]"
 """The dependencies that must complete before another operation runs."""
 

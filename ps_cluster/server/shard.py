@@ -133,7 +133,7 @@ class ParameterShard:
     methods keep the ledger and the version exact. Each hook is called by the hook under which it is indented. The text
     on the right says when:
 
-        execute_push                        a push without a following pull; override it if pushes wait (see `Capabilities`)
+        execute_push                        a push that no pull follows; override it if `capabilities.waits` is True
             receive                         any push, in the critical section
                 refuse_or_apply
                     refuse
@@ -270,7 +270,7 @@ class ParameterShard:
     def on_tick(self, tick: Tick) -> list[tf.Operation]:
         """Return the operations to run at a tick. Override this in a shard whose behaviour depends on the time.
 
-        The shard calls it in its critical section.
+        The shard calls it in its critical section, and only if `capabilities.waits` is True.
         """
         return []
 
@@ -386,7 +386,9 @@ class ParameterShard:
         Args:
           next_indices: the indices or keys of the rows for step `following`, as for `pull`.
         """
-        assert not self.capabilities.waits, "a push would be answered by WAIT, and the worker would have to wait"
+        assert not self.capabilities.waits, (
+            "an exchange would return the outcome WAIT, because it does not try the push again"
+        )
         arrived, following = self._send_push(push, following)
         indices = self._sent(next_indices)
 
@@ -415,11 +417,17 @@ class ParameterShard:
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, columns, sent_rows), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
-        """Handle a push that no pull follows, in the critical section. Return REFUSED, APPLIED or DROPPED, int32 []."""
+        """Enter the critical section with a push that no pull follows, and handle the push there.
+
+        Returns REFUSED, APPLIED or DROPPED, int32 []. If a shard overrides this method, the result must not be WAIT.
+        """
         return self.section.execute(lambda: self.receive(push))
 
     def receive(self, push: Push) -> tf.Tensor:
-        """Record when a push arrived, and apply, refuse or drop it. Call it in the critical section."""
+        """Record when a push entered the critical section, and handle the push; return the outcome.
+
+        Call it in the critical section.
+        """
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
             return self.refuse_or_apply(push._replace(entered=entered))
@@ -592,8 +600,8 @@ class ParameterShard:
         """The slots of the update rule, the staleness method and `Lookahead`: name → float32 [n], [workers, n] or [].
 
         Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof, which computes
-        sampled updates again (evaluation/recomputation.py), compares the slots with the result of the mode's method
-        `equation`.
+        sampled updates again (evaluation/recomputation.py), compares the slots with the results of the methods
+        `equation` of the mode (`Mode.equation`), the optimizer rule and the staleness method.
         """
         gathered = {} if self._gathered is None else {"gathered": self._gathered}
         return self._rule.slots | self._correction.slots | gathered | self._lookahead.slots

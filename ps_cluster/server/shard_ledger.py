@@ -13,10 +13,11 @@ class ShardLedger:
 
     Create it on the shard's device, and use it in the shard's critical section.
 
-    Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step %
-    window`, and the other holds the rows accepted last, at `row number % window`. An open step is one that
-    was not accepted yet. The chief guarantees that no step that it hands out has an id `window` or more above the id of
-    an open step, and that it reads each row before `window` further rows can be written.
+    Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at
+    `step % window`, and the other holds the rows accepted last, at `row number % window`. A step is open until the
+    chief has read that all shards have accepted it, or that it will never be accepted. The chief guarantees that no
+    step that it hands out has an id `window` or more above the id of an open step, and that it reads each row before
+    `window` further rows can be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.
@@ -34,7 +35,8 @@ class ShardLedger:
         The first number is `closed`. Each further number stands for an accepted step whose id is at least `closed`: it
         is this id plus 1.
 
-        A snapshot also holds the number of accepted steps. It does not hold the rows, because they are in the chief's journal.
+        A snapshot also holds the number of accepted steps. It does not hold the rows, because they are in the chief's
+        journal.
 
         Args:
           closed: int64 [], a step id. Each step below it was accepted, or will never be accepted.

@@ -79,8 +79,8 @@ class VectorOnServer:
 
         Args:
           dense: float32 [n], the numbers outside of tables.
-          tables: float32 [rows, width] for each group of tables, the rows on the server. In the vector they follow `dense`. An
-            empty tensor [0] stands for rows that are all 0.
+          tables: for each group of tables, its rows, float32 [rows, width], on the server. In the vector they follow
+            `dense`. An empty tensor [0] stands for rows that are all 0.
           sizes: the number of weights in each group. With `changes`, the number of changed weights.
           device: the name of the shard's device.
         """

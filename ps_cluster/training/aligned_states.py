@@ -39,7 +39,7 @@ class AlignedStates:
 
     @property
     def _paused_s(self) -> float:
-        """The seconds since the chief began the pause for an aligned state; negative while the chief hands out steps."""
+        """The seconds since the pause for an aligned state began; negative while the chief hands out steps."""
         return self._clock() - self._since_s - self._every_s if self._applied else -1.0
 
     def poll(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
@@ -69,7 +69,10 @@ class AlignedStates:
             self._end_pause()
 
     def give_up(self) -> None:
-        """End the pause, if there is one, although no aligned state was reached. The next pause comes after the usual time."""
+        """End the pause, if there is one, although no aligned state was reached.
+
+        The next pause comes after the usual time.
+        """
         if self.is_paused:
             self._end_pause()
 

@@ -106,11 +106,11 @@ class BackgroundPoller:
 
     def ended_within(self, seconds: float) -> bool:
         """Wait at most `seconds` for the current check; return whether it has ended. If it failed, raise its error."""
-        if (poll := self._under_way) is not None:
-            if not wait([poll], seconds).done:
+        if (check := self._under_way) is not None:
+            if not wait([check], seconds).done:
                 return False
             self._under_way = None
-            poll.result()
+            check.result()
         return True
 
 
@@ -192,7 +192,10 @@ class Chief:
         self._late: dict[int, _LateWorker] = {}  # by worker
 
     def run(self, drain: Drain) -> None:
-        """Train until every update is applied, losses or weights are NaN or infinite, or `drain` asks to stop."""
+        """Train until every update is applied, the training is broken, or `drain` asks to stop.
+
+        A training is broken if a weight, or the loss of every step, is NaN or infinite (`Session.broken`).
+        """
         self._session.start()
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):

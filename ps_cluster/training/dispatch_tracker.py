@@ -77,5 +77,6 @@ class OpenDispatches:
     def pids(self) -> list[int | None]:
         """Return, for each dispatch that has not ended, the pid of the process that pushed its newest update.
 
-        The pid is None if no update of the dispatch was pushed yet."""
+        The pid is None if no update of the dispatch was pushed yet.
+        """
         return [dispatch.pid for dispatch in self._open]

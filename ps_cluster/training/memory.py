@@ -191,8 +191,8 @@ def kept_by_worker(config: RunConfig) -> int:
 
     If compression omits a part of each push, the worker keeps the remainder of its earlier pushes, and that of the
     current push. With local steps, the worker also keeps its optimizer's slots, two more copies of its state while it
-    writes the state to files, and the mode's vectors (`Mode.worker_vectors`). Variables that were
-    created under an earlier leader do not count, because a new leader frees them before it creates its own.
+    writes the state to files, and the mode's vectors (`Mode.worker_vectors`). Variables that were created under an
+    earlier leader do not count, because a new leader frees them before it creates its own.
     """
     left_out = under_way = int(config.compresses_pushes)
     if not config.chosen_mode.synchrony.takes_local_steps:

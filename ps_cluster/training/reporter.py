@@ -50,7 +50,10 @@ class Reporter:
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: Phase) -> None:
-        """Write a progress row at once. If the disk refuses it, the log reports this, and training continues."""
+        """Write a progress row with this `phase` at once.
+
+        If the disk refuses it, the log reports this, and training continues.
+        """
         row = self._progress.take_row(phase, written=self._written, save_seconds=self.save_seconds)
         self._last = row.model_copy(update=WorkFile().model_dump())
         try:

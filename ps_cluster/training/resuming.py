@@ -35,7 +35,9 @@ from ps_cluster.training.agreement import facts_of_data, text_of
 
 
 def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Notify) -> Checkpoint:
-    """Return the newest readable checkpoint or snapshot, after checking that a run with `config` can continue from it.
+    """Return the newest readable checkpoint or snapshot.
+
+    This function checks that a run with `config` and `dataset` can continue from it.
 
     The checkpoint may have another number of shards than `config`. In this case all its shards have applied the same
     steps (runs/resharding.py).

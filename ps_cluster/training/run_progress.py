@@ -61,7 +61,8 @@ class RunProgress:
       missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last check.
-      ends_with_open_updates: whether this leader ends while updates are still under way, so that these updates stay undone.
+      ends_with_open_updates: whether this leader ends while updates are still under way, so that these updates stay
+        undone.
       held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None
         if there is no such update. See the setting `checkpoints.exact`.
     """
@@ -144,7 +145,7 @@ class RunProgress:
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that can't be handed out yet: the ledgers have no room for it, or a checkpoint comes first."""
+        """The first step id that can't be handed out yet: the ledgers have no room, or a checkpoint comes first."""
         end = self.closed_steps + self._config.ledger_window
         held_at = self.held_at  # another thread may change it to None
         return end if held_at is None else min(end, held_at * self._steps_per_update)
@@ -184,7 +185,10 @@ class RunProgress:
         return missing if len(missing) < self._steps_per_update else []
 
     def update(self, ledgers: Ledgers) -> None:
-        """Add the rows and counters that a check of the ledgers has read. `ledgers`: the result of `without_clock_jumps`.
+        """Add the rows and counters that a check of the ledgers has read.
+
+        Args:
+          ledgers: the result of `without_clock_jumps`.
 
         Raises:
           RunFailed: rows are missing. (Steps that were accepted twice are found after the training, by the proof.)
@@ -217,7 +221,7 @@ class RunProgress:
         self._tally.add(rows, seconds)
         self._measure(rows)
         for name in SUMMED:
-            # Progress rows have the learning rate that was applied. Rows of the ledger have the scheduled learning rate.
+            # Progress rows have the learning rate that was applied. Rows of the ledger have the scheduled rate.
             applied = rows["rate_factor"] if name == "learning_rate" else 1.0
             self._sums[name] += float((rows[name] * applied).sum())
         self._summed_rows += len(rows)
@@ -293,10 +297,10 @@ class RunProgress:
 
     @property
     def next_whole_epochs(self) -> int:
-        """The number of updates after which the next checkpoint at the end of an epoch is due (`checkpoints.every_epochs`).
+        """The number of updates after which the next checkpoint is due by the setting `checkpoints.every_epochs`.
 
-        Without that setting, it is the number of all updates of the run. It depends only on the updates applied, so all
-        workers of an all-reduce compute the same number.
+        If the run ends earlier, or without that setting, it is the number of all updates of the run. It depends only on
+        the updates applied, so all workers of an all-reduce compute the same number.
         """
         return self._end_of_epochs(self.applied)
 

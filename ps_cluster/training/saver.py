@@ -87,7 +87,8 @@ class Saver:
           network: the path and shape of each variable. Neither `data` nor `network` may change when training continues.
           term: this leader's term number.
           before: the parts of the training that earlier leaders did, in order.
-          rules: the settings that determine the values in this leader's ledger rows (`learning_rate.ledger_settings_text`).
+          rules: the settings that determine the values in this leader's ledger rows
+            (`learning_rate.ledger_settings_text`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
         """
@@ -189,7 +190,10 @@ class Saver:
         return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
 
     def _has_paused(self, factor: float) -> bool:
-        """Return whether the time since the last save is at least `factor` times its duration, or at least LONGEST_PAUSE_S."""
+        """Return whether the last save ended long enough ago.
+
+        It did if this was at least `factor` times its duration ago, or at least LONGEST_PAUSE_S ago.
+        """
         return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
     def _whole_epochs(self) -> int:
@@ -251,7 +255,7 @@ class Saver:
         because a later leader may have begun while this one was frozen.
 
         Raises:
-          RunFailed: the disk refuses the checkpoint.
+          RunFailed: the disk refuses the checkpoint, or the rows of the ledger that the checkpoint counts.
         """
         aligned = self._save(self._run_dir.checkpoints)
         if aligned or self._config.shards == 1:  # otherwise fewer servers may need an aligned snapshot to continue from
@@ -269,8 +273,8 @@ class Saver:
         aligned = self._config.shards > 1 and is_aligned(checkpoint.arrays)
         spare = checkpoint.step if aligned else self._aligned.get(directory)
         if is_snapshot and not aligned and spare == checkpoint.step:
-            # This snapshot would replace the aligned snapshot of the same name. Fewer servers can continue only from the
-            # aligned one, and the new one contains hardly more work.
+            # This snapshot would replace the aligned snapshot of the same name. Fewer servers can continue only from
+            # the aligned one, and the new one contains hardly more work.
             self._saved[directory] = self._clock()
             return False
         keep = SNAPSHOTS_KEPT if is_snapshot else self._checkpoints_kept()

@@ -137,7 +137,7 @@ class Session:
     """
 
     def __init__(self, start: SessionStart, store: ParameterStore, compute: Compute):
-        """Open the journals (the ledgers' copies on disk). Remove states newer than the one to continue from."""
+        """Open the journals (the ledgers' copies on disk). Remove states that did not lead to the resumed one."""
         self.store = store
         self.compute = compute
         mode, config = start.config.chosen_mode, start.config
@@ -188,12 +188,15 @@ class Session:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Record a problem, which makes the proof (the check after training) fail. Only the first problem is kept."""
+        """Record a problem, which makes the proof (the check after training) fail.
+
+        Only the first problem is kept. None changes nothing.
+        """
         self.saver.problem = self.saver.problem or problem or ""
 
     @property
     def broken(self) -> TrainingOutcome | None:
-        """The outcome if training has to stop because losses or weights are NaN or infinite; None otherwise."""
+        """The outcome if training has to stop because a weight, or the loss of every step, is not finite; else None."""
         return self._broken(least_steps=NO_LOSS_AFTER)
 
     def _broken(self, least_steps: int) -> TrainingOutcome | None:

@@ -23,7 +23,7 @@ class TableOccupancy:
     """
 
     def __init__(self, tables: Sequence[KeyedRows]):
-        """Create a reader. `tables`: the dimensions of each table, in the order in which checkpoints hold the tables."""
+        """Create a reader. `tables`: the properties of each table, in the order in which checkpoints have them."""
         self._tables = tables
         self._next = [1] * len(tables)
         self.uses: list[KeyedUse] = []

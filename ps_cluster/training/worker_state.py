@@ -250,7 +250,7 @@ def _print(*words: Any) -> tf.Tensor:
 
 
 class SentVector(NamedTuple):
-    """The vector that is pushed instead of a gradient, and the norms of the remainders that it leaves out."""
+    """The vector that is pushed instead of a gradient, and the norms of the remainders before and after the push."""
 
     vector: tf.Tensor  # float32 [n]
     # float32 [ps, 2], for each shard the norms of the remainder before this push and of the remainder after it

@@ -30,8 +30,8 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
     step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum, this form equals
     that of FTPipe, with two exceptions: here a step includes weight decay, and for a while after the learning rate has
     changed, the momentum buffer still contains steps at the earlier rate. This form also works for Adam. FTPipe keeps C
-    above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is before the first
-    update. Weight decay is scaled too, as in FTPipe.
+    above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is before the first update.
+    Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True

@@ -54,7 +54,8 @@ class RmspropUpdate(UpdateRule[RmspropSettings]):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither a gradient scale nor factors. As in Adam, the scale does not scale the mean square.
+        # The kernel supports neither a gradient scale nor factors. As in Adam, the gradient scale has no effect on the
+        # mean square.
         before = slots["mean_square"].read_value()
         mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
         step = times(gradient_scale, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))

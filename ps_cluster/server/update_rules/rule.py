@@ -109,10 +109,10 @@ class UpdateRule(ABC, Generic[OwnSettings]):
     ) -> tf.Operation:
         """Apply one gradient.
 
-        The gradient scale, which a staleness method may return, scales the effect of this gradient on this step and, with
-        momentum or Adam, on later steps. The effect of earlier gradients stays the same. In Adam the scale multiplies the
-        gradient in the mean but not in the mean square, because otherwise it would cancel out. It also scales
-        the update's weight decay, so that the balance between gradients and decay does not depend on the scale.
+        The gradient scale, which a staleness method may return, scales the effect of this gradient on this step and,
+        with momentum or Adam, on later steps. The effect of earlier gradients stays the same. In Adam the scale
+        multiplies the gradient in the mean but not in the mean square, because otherwise it would cancel out. It also
+        scales the update's weight decay, so that the balance between gradients and decay does not depend on the scale.
 
         Args:
           gradient: float32 [n].

@@ -23,7 +23,7 @@ class SyncDiloco(OuterMode, SyncPs):
     always 0. With `backup_workers` a period that comes too late for its round is dropped.
 
     The cluster, the rounds (shard, step source and dispatch) and the checks of the settings are those of `SyncPs`. The
-    worker's step, the server's rule, and the equations with which the proof, the check after a run, computes
+    worker's step, the server's rule, and the equations with which the proof, the check of a run's updates, computes
     both again are those of `OuterMode`.
     """
 
