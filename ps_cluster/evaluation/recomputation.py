@@ -181,7 +181,7 @@ class Recomputation:
         for reason in filter(None, reasons):
             return findings.leave_unchecked(reason)
         statistics = np.concatenate([shard.given_statistics for shard in sample.shards])
-        given = _given_weights(sample, steps.length)
+        given = _pulled_weights(sample, steps.length)
         found = [steps.recompute(gradient, given, statistics) for gradient in gradients]
         gradient = mean_of([one.gradient for one in found])
         expected = np.concatenate(self._at_positions(sample, gradient))
@@ -377,7 +377,7 @@ def _is_finite(shard: SampledShard) -> bool:
     return all(bool(np.isfinite(vector).all()) for vector in (*vectors, *shard.before.values(), *shard.after.values()))
 
 
-def _given_weights(sample: UpdateSample, length: int) -> np.ndarray:
+def _pulled_weights(sample: UpdateSample, length: int) -> np.ndarray:
     """Return the weights that a worker got, in the order of the network.
 
     The shape is [length], or [vectors, length] if the worker got several vectors. Rows of embedding tables that the

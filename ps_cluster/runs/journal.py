@@ -178,7 +178,7 @@ class Journal:
             self._unconfirmed.append(self._unwritten.popleft())
 
 
-def stretch_of(
+def counted_work(
     pieces: Sequence[JournalPart], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> CountedWork:
     """Return the part of a leader's work that ends with the state after `step` updates.

@@ -147,7 +147,7 @@ class ShardAudit:
         """Create the audit of shard number `shard`. No row has been read yet."""
         self._rounds = rounds
         self._expected = expected
-        self._holds_from = expected.first_rows[shard] if expected.first_rows else 0
+        self._first_rows = expected.first_rows[shard] if expected.first_rows else 0
         self._examples = expected.examples[shard] if expected.examples else None
         self._steps = StepSet()
         # The version of the last row, and the number of consecutive rows with it.
@@ -215,7 +215,7 @@ class ShardAudit:
 
     def _check_values(self, rows: np.ndarray) -> None:
         staleness, expected = rows["staleness"], self._expected
-        counts = self.rows + np.arange(len(rows)) >= self._holds_from
+        counts = self.rows + np.arange(len(rows)) >= self._first_rows
         # A worker can't have pulled a version that did not exist yet, nor a version below 0.
         versions = rows["version"]
         impossible = (staleness < 0) | (staleness >= versions)

@@ -113,7 +113,7 @@ class TrainingClock:
         self._wall = wall
         self._offset = wall() - monotonic()
         self._settings = [_ClockSetting(0.0, -math.inf)]
-        self._looked = wall()  # unix time of the last `poll`, on a clock that was never set
+        self._polled = wall()  # unix time of the last `poll`, on a clock that was never set
         self._times = TrainingTimes()
         self._zero: float | None = None  # the monotonic time of training second 0; None: training has not begun
 
@@ -163,8 +163,8 @@ class TrainingClock:
         if abs(change) > JUMP_S:
             now = wall - last.shift - change
             self._settings[-1] = replace(last, until=now)
-            self._settings.append(_ClockSetting(last.shift + change, self._looked))
-        self._looked = wall - self._settings[-1].shift
+            self._settings.append(_ClockSetting(last.shift + change, self._polled))
+        self._polled = wall - self._settings[-1].shift
 
     def without_clock_jumps(self, unix: np.ndarray) -> np.ndarray:
         """Return unix times, float64 […], without the jumps of a machine's clock that was set to another time.
@@ -176,7 +176,7 @@ class TrainingClock:
         # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.
         shifts, since, until = (np.array(column) for column in zip(*map(astuple, self._settings)))
         meanings = unix[..., None] - shifts
-        possible = (since - _SLACK_S <= meanings) & (meanings <= np.minimum(until, self._looked) + _SLACK_S)
+        possible = (since - _SLACK_S <= meanings) & (meanings <= np.minimum(until, self._polled) + _SLACK_S)
         latest = np.where(possible, meanings, -np.inf).max(axis=-1)
         return np.where((unix == 0) | ~np.isfinite(latest), unix, latest)
 

@@ -183,7 +183,7 @@ class Chief:
         self._handed_out = self._work.hand_out()
         self._lost_after_s = lost_after_s
         self._upkeep = BackgroundPoller()
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         self._end_told = False  # whether the shards were told that no step will be handed out before the next tick
         self._over = False  # whether no dispatch was under way before the current check, and none will follow
         self._present = present
@@ -200,13 +200,13 @@ class Chief:
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):
                 self._dispatch()
-                drain.wait(self._until_next_look_s())
+                drain.wait(self._until_next_poll_s())
                 if self._poll("training"):
                     return  # updates may be missing; if so, the proof names the first missing one
             self._work.ends = True
             self._finish_steps_under_way(drain)
 
-    def _until_next_look_s(self) -> float:
+    def _until_next_poll_s(self) -> float:
         """Return the seconds until the next check: POLL_S, or fewer if a checkpoint of whole epochs is due earlier."""
         speed = self._progress.updates_per_second()
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
@@ -225,7 +225,7 @@ class Chief:
             self._upkeep.begin(partial(self._keep_up, phase, handed_out))
         if not self._upkeep.ended_within(POLL_S):
             return False
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         self._repeat_late_dispatches()
         self._ask_late_workers_to_restart()
         return self._over
@@ -290,7 +290,7 @@ class Chief:
             return
         if self._end_told and not self._work.ends:
             self._tick(NO_END, None if self._present is None else self._present())
-        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long check, the chief does not see new updates
+        unseen_s = AHEAD_S + time.monotonic() - self._polled  # during a long check, the chief does not see new updates
         ahead = self._work.updates_in_two_dispatches + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
             if not next(self._handed_out, False):

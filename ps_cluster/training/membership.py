@@ -67,7 +67,7 @@ class Membership:
         self._clock = clock
         self._lost_after_s = lost_after_s
         self._silent_since: dict[int, float] = {}
-        self._looked_s = clock()
+        self._polled_s = clock()
         self._update = threading.Lock()
         self._refused: dict[int, str] = {}
         self._over = threading.Event()
@@ -154,8 +154,8 @@ class Membership:
     def _disconnect_from_lost(self, silent: Collection[int]) -> None:
         """End the connections to the members in `silent` that were silent for too long, so that their dispatches fail."""
         now = self._clock()
-        known = self._silent_since if now - self._looked_s <= _LONGEST_GAP_S else {}
-        self._looked_s = now
+        known = self._silent_since if now - self._polled_s <= _LONGEST_GAP_S else {}
+        self._polled_s = now
         self._silent_since = {worker: known.get(worker, now) for worker in silent}
         for worker, since in self._silent_since.items():
             if now - since >= self._lost_after_s:

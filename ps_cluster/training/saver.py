@@ -22,7 +22,7 @@ from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import COUNTERS, WEIGHTS, CheckpointMeta, FullState
 from ps_cluster.runs.dataset_rows import Kind
-from ps_cluster.runs.journal import CountedWork, JournalNotWritten, stretch_of
+from ps_cluster.runs.journal import CountedWork, JournalNotWritten, counted_work
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_aligned, newest_aligned
@@ -310,7 +310,7 @@ class Saver:
 
     def _meta(self, step: int) -> CheckpointMeta:
         times = self._progress.clock.times
-        stretch = stretch_of(
+        stretch = counted_work(
             self._ledger_reader.pieces,
             term=self._term,
             step=step,

@@ -71,12 +71,12 @@ def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_th
     rows = rows_of(range(4), version=range(1, 5))
     old = journal.Journal(run_dir.journal(0, 1))
     old.append(rows[:2])
-    snapshot = journal.stretch_of([old.piece], term=1, step=2)
+    snapshot = journal.counted_work([old.piece], term=1, step=2)
     old.append(rows[2:3])
     new = journal.Journal(run_dir.journal(0, 2), snapshot.checksums[0])
     old.append(rows[3:])
     new.append(rows[3:])
-    leaders_until_now = [snapshot, journal.stretch_of([new.piece], term=2, step=3)]
+    leaders_until_now = [snapshot, journal.counted_work([new.piece], term=2, step=3)]
     history = journal.history_of(run_dir, leaders_until_now, 0)
     assert [row["step"].item() for chunk in journal.read(history) for row in chunk] == [0, 1, 3]
 
@@ -98,7 +98,7 @@ class Leader:
     def save(self, keep=2):
         self.journal.append(rows_of([self.step], version=self.step + 1))
         self.step += 1
-        done = journal.stretch_of([self.journal.piece], term=self.term, step=self.step)
+        done = journal.counted_work([self.journal.piece], term=self.term, step=self.step)
         arrays = {"weights": np.full(3, self.term, np.float32)}
         state = Checkpoint(self.step, arrays, CheckpointMeta(leaders=[*self.before, done]))
         checkpoints.save(self.run_dir.checkpoints, state, keep)

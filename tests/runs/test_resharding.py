@@ -54,7 +54,7 @@ def test_a_new_shard_has_the_rows_of_the_first_one_and_all_that_were_there_keep_
     run_dir = RunDir.create(tmp_path / "run")
     orders = [[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]]
     pieces = [write_journal(run_dir.journal(index, 1), rows_of(order))[0] for index, order in enumerate(orders)]
-    leaders = [journal.stretch_of(pieces, term=1, step=5)]
+    leaders = [journal.counted_work(pieces, term=1, step=5)]
     for term, count in ((2, shards), (3, 2)):
         pieces = []
         for index in range(count):
@@ -62,7 +62,7 @@ def test_a_new_shard_has_the_rows_of_the_first_one_and_all_that_were_there_keep_
             ours = journal.Journal(run_dir.journal(index, term), before)
             ours.append(rows_of([10 * term + index]))
             pieces.append(ours.piece)
-        leaders.append(journal.stretch_of(pieces, term=term, step=5 + term - 1))
+        leaders.append(journal.counted_work(pieces, term=term, step=5 + term - 1))
 
     def steps(index, until):
         history = journal.history_of(run_dir, leaders[:until], index)

@@ -60,7 +60,7 @@ def fail(members, worker, error):
 def passes(members, seconds):
     """Let so many seconds pass; a worker that waits to come looks every ten."""
     for members.time.now_s in (*range(0, seconds, 10), seconds):
-        until(lambda: members._looked_s == members.time.now_s)
+        until(lambda: members._polled_s == members.time.now_s)
 
 
 @pytest.mark.parametrize("error", [GONE, UNKNOWN])
@@ -127,7 +127,7 @@ def test_a_member_that_answers_between_is_not_silent_for_long(members):
     members.up.discard("a:0")
     until(lambda: members._silent_since)
     for members.time.now_s in range(30, 90, 10):
-        until(lambda: members._looked_s == members.time.now_s)
+        until(lambda: members._polled_s == members.time.now_s)
     assert not members.were_cut
 
 
