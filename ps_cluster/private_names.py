@@ -152,7 +152,8 @@ def limit_silence(limit_ms: int, workers: int) -> None:
 def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
     """Return a variable, for use in a graph, that stands for the variable `name` of the process that runs the graph.
 
-    The variable of that process may have no value yet. An ordinary `tf.Variable` belongs to the process that builds the graph.
+    The variable of that process may have no value yet. The public class `tf.Variable` can't replace this function,
+    because its variables belong to the process that builds the graph.
     """
     handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
     return resource_variable_ops.BaseResourceVariable(

@@ -117,9 +117,9 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
         try:
             with safe_open(f"/dev/fd/{file.fileno()}", "np") as opened:
                 words = opened.metadata() or {}
-                formats = {name: opened.get_slice(name) for name in opened.offset_keys()}
-                shapes = {name: tuple(form.get_shape()) for name, form in formats.items()}
-                codes = {name: str(form.get_dtype()) for name, form in formats.items()}
+                slices = {name: opened.get_slice(name) for name in opened.offset_keys()}
+                shapes = {name: tuple(one.get_shape()) for name, one in slices.items()}
+                codes = {name: str(one.get_dtype()) for name, one in slices.items()}
         except SafetensorError as error:
             raise Malformed(one_line(str(error), 200)) from error
         checksums = _parsed(words, _CHECKSUMS, Checksums)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def one_line_text(value: object) -> str:
-    """Return a value as text on one line: a string as it is, and any other value as JSON."""
+    """Return a value as text: a string as it is, and any other value as JSON on one line, which is also valid YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,8 +1,8 @@
 """The launcher's event loop: observe tasks and run files, report events to `Decisions`, and carry out its actions.
 
-For example, a worker that has ended is started again in these steps. `_poll` gets its `TaskExit` from `Supervisor.poll`, and
-`_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has come,
-`Decisions.time_passed` returns this action, and `_act` calls `LocalCluster.restart`.
+For example, a worker that has ended is started again in these steps. `_poll` gets its `TaskExit` from
+`Supervisor.poll`, and `_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has
+come, `Decisions.time_passed` returns this action, and `_act` calls `LocalCluster.restart`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class EventLoop:
         self._requests = requests
         self._requests_seen = 0
         self._limits = limits
-        self._scale_desk = ScaleRequestHandler(run_dir, self._notice)
+        self._scale_requests = ScaleRequestHandler(run_dir, self._notice)
         self.scalings: list[ScalingRow] = []  # the changes of the number of workers
         self._workers: int | None = None  # None: the cluster has not started
         self._newest = ProgressRow(phase="starting")
@@ -113,7 +113,7 @@ class EventLoop:
         if requests > self._requests_seen:
             self._requests_seen += 1
             self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
-        if (workers := self._scale_desk.asked()) is not None:
+        if (workers := self._scale_requests.asked()) is not None:
             self._carry_out(self.decisions.scale_requested(workers, self._clock()))
         states = ", ".join(f"{one.task} {one.state}" for one in self._cluster.states())
         seen = TaskStates(self._cluster.pids, tuple(self._cluster.frozen()), states)
@@ -183,7 +183,7 @@ class EventLoop:
                 self._report_refused(refused)
                 self._carry_out(self.decisions.scaled(action, refused, self._clock()))
             case actions.AnswerScale(line, refused):
-                self._scale_desk.answer(line, refused=refused)
+                self._scale_requests.answer(line, refused=refused)
             case actions.DrainLeader(leader):
                 cluster.signal(leader, signal.SIGTERM)
             case actions.WriteStacks(tasks):

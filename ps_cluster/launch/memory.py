@@ -44,7 +44,7 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words how much memory `at_once` runs need, if each needs as much as the largest run of `configs`."""
+    """Return in words the memory that `at_once` runs need together, if each needs as much as the largest one."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
         return "unknown, because a network was not measured"

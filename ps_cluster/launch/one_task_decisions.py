@@ -75,8 +75,8 @@ class EndTask:
     Attributes:
       outcome: the run's outcome, which a leader writes into the summary before it ends, or None to write no summary.
       early_stop: why the training was stopped early; None unless its patience or its time limit has run out.
-      proof_decides: whether another exit code replaces `exit_code` if the proof, the check of the ledger after
-        training, has found an error.
+      proof_decides: whether FAILED_FOR_GOOD replaces `exit_code` if the proof, the check of the ledger after training,
+        has found an error.
     """
 
     exit_code: int
@@ -411,7 +411,7 @@ class _Wait:
         return now_s - self._since_s
 
     def announce(self, line: Line, missing: tuple[Task, ...], now_s: float) -> TaskActions:
-        """Return a notice, or nothing if a line about the same missing tasks was shown less than `ANNOUNCE_EVERY_S` ago."""
+        """Return a notice, or () if a line about the same missing tasks was shown less than `ANNOUNCE_EVERY_S` ago."""
         if missing == self.announced_missing and now_s < self._announce_again_s:
             return ()
         self.announced_missing, self._announce_again_s = missing, now_s + ANNOUNCE_EVERY_S

@@ -59,9 +59,9 @@ class RunStage(Enum):
 class StageClock:
     """A clock that measures for how long a run has made no progress in its present stage.
 
-    In the stages training and draining, updates and saves are progress. In the stage scoring, scores and other work of
-    the evaluator are progress. `limits`: the present time limits. They grow with `longest_wait_seconds`, which the
-    leader reports in its progress rows.
+    In the stages training and draining, updates, saves, and ledger rows that are read after the training are progress.
+    In the stage scoring, scores and other work of the evaluator are progress. `limits`: the present time limits. They
+    grow with `longest_wait_seconds`, which the leader reports in its progress rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):

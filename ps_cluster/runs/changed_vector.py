@@ -41,7 +41,8 @@ class ChangedVector:
         lengths = np.diff(ranges).reshape(-1)
         if ranges.shape[1] != 2 or (np.diff(bounds) < 0).any() or lengths.sum() != len(values):
             raise Malformed(
-                "the ranges of its changed numbers do not fit the full state, or do not cover as many numbers as have changed"
+                "the ranges of its changed numbers do not fit the full state, or do not cover as many numbers as have "
+                "changed"
             )
         self.shape = full.shape
         self._full, self._ranges, self._values = full, ranges, values

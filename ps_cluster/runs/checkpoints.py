@@ -415,7 +415,7 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
 
 
 def has_number_per_weight(name: str) -> bool:
-    """Return whether the array with this name has one number for each weight: the weights, and slots of that size."""
+    """Return whether an array has a number, or several, for each weight: the weights, and slots with prefix `SLOT`."""
     return name == WEIGHTS or name.startswith(SLOT)
 
 

@@ -86,8 +86,8 @@ class CountedWork(Row):
 class JournalPart(NamedTuple):
     """The valid part of a leader's journal file: its first `rows` rows.
 
-    `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the
-    part before it, which an earlier leader wrote.
+    `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the part before it, which
+    an earlier leader wrote; 0 if there is no such part.
     """
 
     path: Path

@@ -72,10 +72,10 @@ class ExpectedRows:
         `ids_checksums` hold. Earlier rows were made with other settings.
       examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
         batches; 0: each row of a shard has the shard's `examples`.
-      checks_factors: whether the factors of the learning rate, column `rate_factor`, are checked. If not, `workers_at_start`
-        has no effect.
-      workers_at_start: the number of workers at the start of the training. While more workers take part, the learning rate has
-        to be lowered (`FactorsOfRates`). None: it is never lowered, so all factors have to be 1.
+      checks_factors: whether the factors of the learning rate, column `rate_factor`, are checked. If not,
+        `workers_at_start` has no effect.
+      workers_at_start: the number of workers at the start of the training. While more workers take part, the learning
+        rate has to be lowered (`FactorsOfRates`). None: it is never lowered, so all factors have to be 1.
     """
 
     examples: Sequence[int] = ()

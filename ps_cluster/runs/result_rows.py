@@ -478,8 +478,8 @@ class TrainingNumbers(Row):
 class TrainingResult(TrainingNumbers):
     """The leader's result of a training.
 
-    The outcome is "completed" if all updates were applied before any stop. With "diverged" and "nan_loss" the training
-    stopped early, because it could not learn any more.
+    The outcome is "completed" if all updates were applied, even if a stop was requested. It is "diverged" or "nan_loss"
+    if the training could not learn any more (see `BROKEN`); such a training usually stops before its last update.
     """
 
     outcome: TrainingOutcome

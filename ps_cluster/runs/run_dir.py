@@ -63,9 +63,8 @@ class RunDir:
     config = _RunPath("config.yaml")
     code = _RunPath(CODE)  # The folder with the functions and arguments that were passed to the Python API.
     cluster = _RunPath("cluster.json")
-    dataset = _RunPath(
-        "dataset.json"
-    )  # The packed data set that the tasks of this machine read: name, kind, directory.
+    # The packed data set that the tasks of this machine read: name, kind, directory.
+    dataset = _RunPath("dataset.json")
     # The folder that describes the inputs and targets of an example, for users who have the run but not its data set.
     examples = _RunPath("examples")
     summary = _RunPath("summary.json")

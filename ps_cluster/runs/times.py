@@ -139,7 +139,8 @@ class TrainingClock:
 
         Args:
           before: the times in that row.
-          last_update_of_state: when the last update of the state to resume was applied [s of training]; None without a state.
+          last_update_of_state: when the last update of the state to resume was applied [s of training]; None if there
+            is no state, or if it has no update.
           since: the monotonic time of that row, if the time since then counts as training; else None.
         """
         self._times = before.restarted(last_update_of_state)

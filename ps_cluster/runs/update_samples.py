@@ -56,10 +56,10 @@ class SampledShard:
         numbers are [1].
       fresh: [m], the statistics that the step pushed.
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
-      keyed: three arrays for each dynamic embedding table, named by the table's number and a suffix. "_keys", int64 [u]:
-        the keys that the worker pulled. "_places", int64 [u]: the indices of these keys' rows in the table at the time of
-        the push; -1 for a key without a row. "_given", float32 [u * width]: the rows that were sent to the worker for
-        these keys, one after the other. A row has `width` numbers.
+      keyed: three arrays for each dynamic embedding table, named by the table's number and a suffix. "_keys", int64
+        [u]: the keys that the worker pulled. "_places", int64 [u]: the indices of these keys' rows in the table at the
+        time of the push; -1 for a key without a row. "_given", float32 [u * width]: the rows that were sent to the
+        worker for these keys, one after the other. A row has `width` numbers.
     """
 
     update: int

@@ -30,7 +30,7 @@ class StartedProcess(Protocol):
 
 
 class StartOptions(TypedDict):
-    """The keyword arguments of `subprocess.Popen` that `ChildProcess.start` passes. Each call passes all of them."""
+    """The keyword arguments, besides `env`, that `ChildProcess.start` passes to a `Starter`. It always passes all."""
 
     cwd: Path | None
     stdin: int

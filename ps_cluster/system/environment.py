@@ -107,7 +107,7 @@ def keras_home(given: Mapping[str, str]) -> Path:
 
 
 def _chosen_in(file: Path) -> dict[str, str]:
-    """Return the settings in keras.json, by name, that choose the backend and data types of a task's computation."""
+    """Return the settings in keras.json, by name, that choose the backend, the float type and the image layout."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):  # Keras refuses the file, or ignores it

@@ -25,8 +25,8 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
     The first error that a process writes when it fails is the reason, because later errors follow from it. Exceptions
     that were caught and logged earlier are not the reason, so only the last chain of tracebacks counts. Without any
-    error, this is the last line that was not logged at level INFO. `start`: the number of bytes of the log
-    that earlier processes wrote.
+    error, this is the last line that was not logged at level INFO. `start`: the number of bytes of the log that earlier
+    processes wrote.
     """
     try:
         file = log.open("rb")

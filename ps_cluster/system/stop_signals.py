@@ -37,7 +37,7 @@ class Drain(threading.Event):
 
 
 class StopRequests:
-    """Counts Ctrl-C, SIGTERM and SIGHUP inside its `with` block, in place of the usual handlers of these signals."""
+    """Counts the signals of `stop_signals` inside its `with` block, in place of the usual handlers of these signals."""
 
     def __init__(self) -> None:
         self.count = 0
