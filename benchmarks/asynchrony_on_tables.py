@@ -160,14 +160,14 @@ def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str,
 
 def figure(record: Record) -> Plot:
     """Return the figure of a record: a panel for each data set, with the score of each mode over its examples/s."""
-    names, style = list(dict.fromkeys(row["data"] for row in record.rows)), line_styles(MODES)
+    names, styles = list(dict.fromkeys(row["data"] for row in record.rows)), line_styles(MODES)
     with plot_style():
         drawn, lines = grid(-(-len(names) // 2), min(2, len(names)), 3.0)
         panels = [panel for line in lines for panel in line]
         for name, panel in zip(names, panels):
             rows = [row for row in record.rows if row["data"] == name]
             for row, prefix in product(rows, ("", "slow_")):
-                x, y, (color, _, marker) = row[f"{prefix}speed"], row[f"{prefix}score"], astuple(style[row["mode"]])
+                x, y, (color, _, marker) = row[f"{prefix}speed"], row[f"{prefix}score"], astuple(styles[row["mode"]])
                 if x:  # mode single has no slow worker
                     panel.errorbar(
                         mean(x), mean(y), half_interval(y), half_interval(x), marker=marker, color=color,

@@ -201,7 +201,7 @@ def figure(record: Record) -> Plot:
 
     The panels on the left show equally fast workers, those on the right one slow worker.
     """
-    style = line_styles([one.name for one in MODES])
+    styles = line_styles([one.name for one in MODES])
     with plot_style():
         drawn, lines = grid(2, 2, 2.6)
         places = product((("", "measured, all on two cores"), ("own ", "predicted, own machines")), TITLES.values())
@@ -214,7 +214,7 @@ def figure(record: Record) -> Plot:
                 here = row["straggler"] == title or (row["mode"] == "single" and not prefix)
                 points = [(at, row[f"{prefix}{at}"]) for at in DRAWN_AFTER if row.get(f"{prefix}{at}")]
                 if here and points:
-                    color, line, marker = astuple(style[row["mode"]])
+                    color, line, marker = astuple(styles[row["mode"]])
                     panel.errorbar(
                         [at for at, _ in points], [mean(of) for _, of in points], [half_interval(of) for _, of in points],
                         color=color, linestyle=line, marker=marker, markersize=4, capsize=2, label=row["mode"],

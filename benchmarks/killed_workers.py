@@ -154,7 +154,7 @@ def counted(kills: int, seed: int) -> dict[str, int]:
             coordinator.strategy.run(partial(add_one, counts), args=(step,))
 
         def train(until: threading.Event) -> int:
-            """Schedule steps until the event is set, but at least twice. Return the number of scheduled steps."""
+            """Schedule groups of steps, at least two, until the event is set. Return the number of scheduled steps."""
             scheduled = 0
             while scheduled <= SCHEDULED_AT_ONCE or not until.is_set():
                 for step in range(scheduled, scheduled + SCHEDULED_AT_ONCE):
@@ -174,7 +174,7 @@ def counted(kills: int, seed: int) -> dict[str, int]:
 
 
 def row_of(kills: int, scheduled: int, counts: Sequence[np.ndarray]) -> dict[str, int]:
-    """Return the row of the table, with the number of updates that exceed the scheduled steps.
+    """Return the row of the table: the least and the most updates that an element has beyond the scheduled steps.
 
     `counts`: the final values of the variables, float32.
     """

@@ -211,7 +211,7 @@ def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
 
 def figure(study: Study, networks: Sequence[str]) -> Plot:
     """Return the chart: a panel for each network, a line for each rule, with 95 % intervals."""
-    style = line_styles([rule.name for rule in RULES])
+    styles = line_styles([rule.name for rule in RULES])
     with plot_style():
         drawn, [panels] = grid(1, len(networks), 3.4)
         for network, panel in zip(networks, panels):
@@ -221,7 +221,7 @@ def figure(study: Study, networks: Sequence[str]) -> Plot:
                 ]
                 shown = [(staleness, [abs(WORKS[network].scale) * one for one in of]) for staleness, of in points if of]
                 if shown:
-                    color, line, marker = astuple(style[rule.name])
+                    color, line, marker = astuple(styles[rule.name])
                     panel.errorbar(
                         [staleness + 0.08 * (number - 2.5) for staleness, _ in shown],  # side by side, so that all are seen
                         [mean(of) for _, of in shown], [half_interval(of) for _, of in shown], color=color,

@@ -51,7 +51,7 @@ SETTINGS: dict[str, Any] = {
 COPIES = 2  # of each row on its server: the row and its slot of adagrad
 HARDLY_ANY = 100  # rows of each table in the runs that measure the memory that does not depend on rows
 PROCESSES_BYTES = 1.5e9  # the memory of all processes without tables, and of the data
-WHOLE = CommaList(Integer(1, 1000))
+INTEGERS = CommaList(Integer(1, 1000))
 COLUMNS = {
     "rows": Column(heading="rows"),
     "width": Column(heading="width"),
@@ -116,11 +116,11 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
 @click.command(cls=OneLineCommand)
 @click.option(
     "--millions",
-    type=WHOLE,
+    type=INTEGERS,
     default="1,10,100",
     help="Rows of all tables together, in millions. Several sizes are separated by commas.",
 )
-@click.option("--servers", type=WHOLE, default="1,2,4", help="Numbers of parameter servers, separated by commas.")
+@click.option("--servers", type=INTEGERS, default="1,2,4", help="Numbers of parameter servers, separated by commas.")
 @click.option("--width", type=Integer(1, 1024), default=4, help="How many numbers a row has.")
 @click.option("--steps", type=Integer(20, 1_000_000), default=1500, help="How many updates each run makes.")
 @click.option("--rounds", type=Integer(1, 20), default=3, help="How often each size is measured. The sizes take turns.")

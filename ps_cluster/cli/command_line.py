@@ -122,7 +122,7 @@ class SingleValueOption(click.Option):
     Attributes:
       group: the heading of the option in the help.
       rare: whether only --help-all shows the option.
-      usual: whether the option is listed first in the help of a command whose options all set settings.
+      usual: whether the option is listed among the first in the help of a command without options of its own (OWN).
     """
 
     def __init__(self, *args: Any, group: str = OWN, rare: bool = False, usual: bool = False, **more: Any):
@@ -253,7 +253,7 @@ yes_option = option("--yes", is_flag=True, help="Remove without asking.")
 
 
 def confirmed(count: int, what: str) -> bool:
-    """Ask the user whether to remove `count` things, e.g. "runs". Return whether the answer was yes."""
+    """Ask the user whether to remove `count` things. Return whether the answer was yes. `what`: e.g. "runs"."""
     try:
         answer = click.confirm(f"Remove {'it' if count == 1 else f'these {count} {what}'}?")
     except click.Abort as error:

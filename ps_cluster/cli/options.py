@@ -176,8 +176,10 @@ def type_of_setting(key: str) -> OptionType:
 def _text(key: str) -> str:
     """Return the description of a setting. If only some modes have the setting, the text begins with their names."""
     if key == AUGMENTATION:
-        formats = ", ".join(one.form for one in VARIATIONS.values())
-        return f"How training images are varied: one or more of {formats}, separated by commas. {NO_VARIATION}: not at all."
+        forms = ", ".join(one.form for one in VARIATIONS.values())
+        return (
+            f"How training images are varied: one or more of {forms}, separated by commas. {NO_VARIATION}: not at all."
+        )
     section, name = key.split(".")
     if section != "mode" or name in section_classes()[section].model_fields:
         return _field(section, name).description or ""
@@ -239,9 +241,10 @@ class GivenSettings:
         return _assigned(self.assignments) | settings_of(self.values)
 
     def overrides_of_all(self) -> dict[str, Any]:
-        """Return the settings of the environment variables and the `overrides`, by dotted key. The `overrides` win.
+        """Return the settings of the environment variables and the `overrides`, by dotted key.
 
-        Commands that start several runs use this method.
+        The `overrides` win, except that the strictest `cluster.isolation` wins. Commands that start several runs use
+        this method.
         """
         return joined([settings_of_environment(os.environ), self.overrides()])
 

@@ -201,8 +201,8 @@ def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, objec
 def _options(key: str) -> str:
     """Return the command-line options that set a setting, with a comma before each option."""
     options = [option for option, setting in CONFIG_OPTIONS.items() if setting == key]
-    formats = [one.form for one in VARIATIONS.values() if key == f"data.augmentation.{one.setting}"]
-    options += [f"--augment {form}" for text in formats for form in text.split(" or ")]
+    forms = [one.form for one in VARIATIONS.values() if key == f"data.augmentation.{one.setting}"]
+    options += [f"--augment {form}" for text in forms for form in text.split(" or ")]
     return "".join(f", `{option}`" for option in options)
 
 

@@ -89,8 +89,8 @@ class NameOf(click.ParamType[str]):
 
     def choices(self, *, explained: bool) -> str:
         """Return the names for a help text. `explained`: add the sentence `description` of each object that has one."""
-        description = {name: self._kinds[name].description if explained else "" for name in self._kinds.names}
-        names = ", ".join(f"{name} ({text})" if text else name for name, text in description.items())
+        descriptions = {name: self._kinds[name].description if explained else "" for name in self._kinds.names}
+        names = ", ".join(f"{name} ({text})" if text else name for name, text in descriptions.items())
         return f"Choose from {names}, or your own as FILE.py:NAME."
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:

@@ -107,8 +107,8 @@ def read_variations(text: str) -> dict[str, Any]:
     for part in () if text.strip() == NO_VARIATION else text.split(","):
         name, has_value, value = (piece.strip() for piece in part.partition("="))
         if name not in VARIATIONS:
-            formats = ", ".join(variation.form for variation in VARIATIONS.values())
-            raise ValueError(f"{did_you_mean(name, VARIATIONS)}write {formats}, or {NO_VARIATION} alone")
+            forms = ", ".join(variation.form for variation in VARIATIONS.values())
+            raise ValueError(f"{did_you_mean(name, VARIATIONS)}write {forms}, or {NO_VARIATION} alone")
         if name in seen:
             raise ValueError(f"{name} is given twice")
         seen.add(name)

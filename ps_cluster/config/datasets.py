@@ -118,7 +118,8 @@ def parse_format_path(text: str) -> FormatPath | None:
 def name_with_format(text: str, folder: Path) -> str:
     """Return `FORMAT:/the/path` for the path of a user's data, where FORMAT is the name of the data format.
 
-    A relative path starts at `folder`. Any text that is not a path is returned unchanged.
+    `text` may name the format or not. A relative path starts at `folder`. Any text that is not a path is returned
+    unchanged.
 
     Raises:
       UserError: nothing is at the path, or the data there has no known format.

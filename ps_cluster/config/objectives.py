@@ -543,7 +543,7 @@ class NextByte(Objective):
         return self.named_target(self.decisions(prediction[None])[0], spec)
 
     def described(self, outputs: int) -> str:
-        return f"predicts the next byte at {outputs // BYTES:,} positions; the error is in bits per byte"
+        return f"the next byte at {outputs // BYTES:,} positions; the error is in bits per byte"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
         """Return the most probable bytes, [N, window]."""

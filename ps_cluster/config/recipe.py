@@ -131,8 +131,8 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     """Return the mode and the number of workers by which a recipe lists the learning rates that `mode` uses.
 
     The rates of mode single are also used by all modes whose optimizer works as in a single process. These are modes
-    with local steps, and modes that divide the network among the workers. But if the recipe has other settings for
-    modes that divide the network, those settings are used.
+    with local steps that work with any rule, and modes that divide the network among the workers. But if the recipe has
+    other settings for modes that divide the network, those settings are used.
 
     Args:
       workers: `cluster.workers`, which may not be validated yet.
@@ -223,7 +223,7 @@ def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSo
 def _staleness_method(settings: NestedSettings) -> SettingsSource:
     """Return settings with the default staleness method of the chosen optimizer rule.
 
-    They are empty if the parameter servers don't apply this rule.
+    They are empty if the mode does not use a staleness method, or if the workers apply this rule, in their local steps.
     """
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.synchrony.takes_local_steps or not uses(mode.name, METHOD):

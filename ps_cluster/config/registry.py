@@ -105,7 +105,7 @@ class Registry(Generic[T]):
         return found
 
     def _objects_of(self, module: ModuleType) -> Iterator[T]:
-        """Yield the objects that a module defines. Create one for each class there that has a name, but no instance."""
+        """Yield the objects in a module. Create one for each class defined there that has a name, but no object."""
         objects = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
         yield from objects
         with_objects = {type(one) for one in objects}

@@ -98,7 +98,7 @@ class Schedule(Named, Generic[OwnSettings]):
 
         Args:
           settings: the section `schedule`, an object of `Settings`.
-          past: float32 [], how much of the training after the warm-up is done: 0 at its first update, 1 at its last.
+          past: float32 [], how much of the training after the warm-up is done: 0 when it begins, 1 at the last update.
           update: int64 [], the number of the update, from 0.
         """
         return self.after_warmup(settings, past)

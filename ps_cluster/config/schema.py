@@ -415,7 +415,7 @@ class RunConfig(Section):
 
     @property
     def least_workers(self) -> int:
-        """The fewest processes that compute gradients. `ps-cluster scale` can't reduce the number further."""
+        """The smallest number of processes that compute gradients to which `ps-cluster scale` can reduce the run."""
         least = None if self.chosen_mode.cluster.fixed_workers else self.cluster.min_workers
         return least or self.training_workers
 

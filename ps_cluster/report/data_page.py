@@ -1,4 +1,7 @@
-"""Write a page about a data set of images. It shows examples of each class, with variations as training makes them."""
+"""Write a page about a data set of images.
+
+For each class, it shows the number of examples, and some examples with variations as training makes them.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ShownExamples:
       pictures: for each example, the source of an <img>.
       names, rows: the names of the columns of the table, and for each example the texts in these columns.
       more_columns: the number of columns that are not shown.
-      lacking: the reason why there are neither pictures nor rows; empty if there are some.
+      lacking: the reason why examples can't be shown; empty if they can, or if there are none to show.
     """
 
     pictures: tuple[str, ...] = ()

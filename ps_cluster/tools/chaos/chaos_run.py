@@ -249,13 +249,13 @@ class HostedExperiment(Experiment):
             with hosts(settings.hosts or 0, run_dir=folder) as machines:
                 run = HostedRun(folder, output, options, assign_hosts(settings.topology, machines), self.tools)
 
-                def look_and_sleep(seconds: float) -> None:
+                def poll_and_sleep(seconds: float) -> None:
                     run.poll()
                     time.sleep(seconds)
 
                 self._announce(f"run on {settings.hosts} hosts")
                 try:
-                    self._disturb(run, self._runner(run, look_and_sleep), time.monotonic())
+                    self._disturb(run, self._runner(run, poll_and_sleep), time.monotonic())
                 finally:
                     evidence.restarts = {str(task): n for task, n in sorted(run.restarter.restarts.items())}
                 still_there = run.still_running(ALL_END_WITHIN_S)

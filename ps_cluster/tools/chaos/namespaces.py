@@ -34,7 +34,10 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in the namespaces of `network`. Raises NotAllowed if it is missing, is too slow or fails."""
+    """Run a program in the namespaces of `network`.
+
+    Raises NotAllowed if it is missing, is too slow, or fails. The message then has the last line of its errors.
+    """
     try:
         ended = subprocess.run(
             network.inside((program(argv[0]), *argv[1:])),

@@ -19,7 +19,7 @@ _PANEL_IN = 3.0
 
 def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
     """Return the plots of the metric over training time and over examples."""
-    style, metric, unit = line_styles(arms(groups)), groups[0].metric, groups[0].unit
+    styles, metric, unit = line_styles(arms(groups)), groups[0].metric, groups[0].unit
     name, noun = metric.name.capitalize(), metric.noun
     band = (
         "Lines are means over the seeds, bands reach from the lowest to the highest score of a seed, and a marker ends "
@@ -31,8 +31,8 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
             "finite loss."
         )
     with plot_style():
-        time = _curves(views, style, lambda score: score.train_seconds, "training time [s]")
-        work = _curves(views, style, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
+        time = _curves(views, styles, lambda score: score.train_seconds, "training time [s]")
+        work = _curves(views, styles, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
     return [
         Plot(f"{noun}-over-time", f"{noun.capitalize()} over time", f"{name} over seconds of training. {band}", time),
         Plot(
@@ -45,7 +45,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
 
 
 def _curves(
-    views: Sequence[View], style: dict[str, LineStyle], x_of: Callable[[ScoreInTime], float], x_label: str
+    views: Sequence[View], styles: dict[str, LineStyle], x_of: Callable[[ScoreInTime], float], x_label: str
 ) -> Figure:
     """Return a figure with a row of panels for each batch (`View.batch`), and a column of panels for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
@@ -63,10 +63,10 @@ def _curves(
         panel = panels[batches.index(view.batch)][columns.index(view.straggler)]
         panel.set_visible(True)
         for group in view.groups:
-            _curve(panel, group, style[group.arm], x_of)
+            _curve(panel, group, styles[group.arm], x_of)
         for place, (arm, x) in enumerate(marks.items()):
             panel.plot(
-                x, [1 + (place + 0.6) * _ROW_IN / _PANEL_IN] * len(x), "x", color=style[arm].color, markersize=5,
+                x, [1 + (place + 0.6) * _ROW_IN / _PANEL_IN] * len(x), "x", color=styles[arm].color, markersize=5,
                 markeredgewidth=1.4, transform=panel.get_xaxis_transform(), clip_on=False, label=f"{arm}: diverged",
             )  # fmt: skip
         straggler = "no straggler" if view.straggler == NO_STRAGGLER else f"straggler {view.straggler}"

@@ -31,7 +31,7 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
     """Compare `run`, whose processes shared `cores` cores, with a prediction.
 
     Raises UserError if `run` has a setting that is not simulated, or if `costs` were measured with another network,
-    batch size or wire format.
+    batch size, wire format or number of steps per dispatch.
     """
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)

@@ -48,9 +48,9 @@ class HostVanishes(FaultKind):
         scene.wait(self._seconds)
         host.restore()
         run.restarter.held.difference_update(lost)
-        is_continued = TrainingContinues(began, until=scene.now())
+        continues = TrainingContinues(began, until=scene.now())
         # A task that has just ended, and waits to be started again, has no process.
-        return Injection(scene.now(), [is_continued, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
+        return Injection(scene.now(), [continues, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
 class TwoWorkersHit(FaultKind):
