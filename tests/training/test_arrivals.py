@@ -12,9 +12,9 @@ ARRIVALS = st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12)  # i
 
 
 @given(ARRIVALS)
-def test_a_set_of_steps_tells_each_repetition_and_holds_each_step_once(looks):
+def test_a_set_of_steps_tells_each_repetition_and_holds_each_step_once(polls):
     ours, plain = StepSet(), set()
-    for poll in looks:
+    for poll in polls:
         assert ours.add(np.array(poll, np.int64)) == len(poll) - len(set(poll) - plain)
         plain |= set(poll)
         assert ours.count == len(plain) and ours.holds(np.arange(45)).tolist() == [step in plain for step in range(45)]
@@ -24,13 +24,13 @@ def test_a_set_of_steps_tells_each_repetition_and_holds_each_step_once(looks):
 @st.composite
 def shards_of_a_run(draw):
     """(steps, for each of 2 to 4 shards its rows of each look): all steps on every shard, each in an order of its own."""
-    steps, looks = draw(st.integers(1, 20)), draw(st.integers(1, 6))
+    steps, polls = draw(st.integers(1, 20)), draw(st.integers(1, 6))
     shards = []
     for number in range(draw(st.integers(2, 4))):
         order = draw(st.permutations(range(steps)))
         if number == 0:  # one shard may have rows twice
             order = order + draw(st.lists(st.integers(0, steps - 1), max_size=5))
-        ends = sorted(draw(st.lists(st.integers(0, len(order)), min_size=looks - 1, max_size=looks - 1)))
+        ends = sorted(draw(st.lists(st.integers(0, len(order)), min_size=polls - 1, max_size=polls - 1)))
         shards.append([order[begin:end] for begin, end in zip([0, *ends], [*ends, len(order)])])
     return steps, shards
 
