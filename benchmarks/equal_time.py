@@ -9,9 +9,10 @@ mode computes, so that two trials can share the cores: the staleness of three wo
 `sync-ps` becomes an update of `single` with the batches of all workers whose gradients it averages.
 
 Then three real workers and a parameter server train for 240 s in each mode and with each seed, one run after the other.
-All processes share the cores of this machine, so a worker that waits leaves its core to the others. It is also predicted
-what they would reach if each task had its own machine: `simulate` computes from the costs of a run with one worker how
-many examples such a cluster trains on in some seconds, and the measured runs show which accuracy so many examples give.
+All processes share the cores of this machine, so a worker that waits leaves its core to the others. The figure also
+predicts what they would reach if each task had its own machine. From the costs of a run with one worker, `simulate`
+computes the examples/s of such a cluster. The predicted accuracy is the one that the measured runs reached after the
+same number of examples.
 
 An interrupted study continues with the same command, and more `--seeds` extend it. `--draw` prints the table and the
 differences of the record with Holm's correction, and draws the figure beside the record. It needs no training.

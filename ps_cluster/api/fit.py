@@ -105,8 +105,8 @@ def fit(
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: a dictionary that maps a class to the weight of its examples in the loss.
       sample_weight: a weight for each example.
-      initial_epoch: the number of the first epoch. Unlike in `Model.fit`, the optimizer starts anew, without moments
-        from earlier calls.
+      initial_epoch: the number of the first epoch. Unlike in `Model.fit`, the optimizer starts without
+        the moments that it had at the end of an earlier call.
       steps_per_epoch: the number of batches of an epoch; needed for a stream without end. If it is given, only the
         batches of one epoch are read from a generator or a tf.data.Dataset, and every epoch trains on them.
       validation_steps: the number of batches of `validation_data` to score; None: all.

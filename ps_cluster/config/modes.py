@@ -43,8 +43,11 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What is divided among the workers. `data`: each worker has the whole network and batches of its own. `layers`: the
-layers of the network are divided. `width`: the units of each layer are divided."""
+"""What a mode divides among the workers.
+
+`data`: the batches; each worker has the whole network. `layers`: the layers of the network. `width`: the units of each
+layer.
+"""
 
 
 class Flow(NamedTuple):
@@ -83,7 +86,7 @@ class ClusterShape:
 
 @dataclass(frozen=True)
 class Synchrony:
-    """How the workers of a mode wait for each other, and whether their gradients can be stale."""
+    """Describes when the workers of a mode wait for each other, and whether their gradients can be stale."""
 
     waits: Waits = Waits.NEVER
     is_stale: bool = True  # whether a gradient may be computed from older weights than the ones to which it is applied

@@ -37,7 +37,7 @@ class LearningRateFactor(Section):
     def _is_a_pattern(cls, pattern: Any) -> Any:
         if isinstance(pattern, str) and not re.fullmatch(GLOB, pattern):
             raise ValueError(
-                "write a part of a variable's path with only letters, digits, _ - /, and ? or * in place of other characters"
+                "write a part of a variable's path with letters, digits, _ - and /; ? stands for any character, * for any text"
             )
         return pattern
 

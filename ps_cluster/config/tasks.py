@@ -10,7 +10,10 @@ CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
 
 Resume = Literal["auto", "never", "always"]
-"""Whether `ps-cluster task` continues from a checkpoint or snapshot of the run. "auto": continue if there is one."""
+"""The values of `ps-cluster task --resume`, which says whether training continues from a checkpoint or snapshot.
+
+"auto": continue if the run has one. "always": fail if it has none. "never": fail if it has one.
+"""
 
 
 @dataclass(frozen=True, order=True)

@@ -96,7 +96,7 @@ class PackedDataset:
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """How many of the examples to train on come from each file that was packed; () if that is not known.
+        """The number of training examples from each of the packed files, in order; () if it is not known.
 
         The examples that are held out come from the end of the last files.
         """

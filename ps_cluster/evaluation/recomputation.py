@@ -349,7 +349,7 @@ class Recomputation:
 def without_cut_matrices(shard: SampledShard, matrices: Sequence[Matrix]) -> tuple[SampledShard, list[Matrix]]:
     """Remove from a sampled shard the values of matrices that are sampled only in part.
 
-    Return the remaining shard, and the matrices of which all values are sampled.
+    Return the shard without these values, and the matrices that are sampled completely.
 
     Args:
       matrices: matrices of the network, with their positions in the vector of the network. The returned matrices have

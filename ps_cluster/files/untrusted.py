@@ -35,7 +35,7 @@ def owner_only_writes() -> Iterator[None]:
 def unknown_owners(
     uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
 ) -> frozenset[int]:
-    """Return a set with the one user id that the kernel shows in place of all users unknown to this user namespace.
+    """Return a set with the user id that the kernel shows for every user whom this user namespace does not contain.
 
     Return an empty set if this process is not in a user namespace of its own. A task in the private computer network of
     its run is in such a namespace, where root's files have this id. The launcher is in no such namespace, and has

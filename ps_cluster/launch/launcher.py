@@ -91,7 +91,7 @@ def run_local(
         write_pointer(run_dir.dataset, dataset)
         write_description(run_dir.examples, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take an old mark for the end of this run
-        supervisor = Supervisor(popen=network.popen, fork=server.popen, machine=ProcessCalls(clock))
+        supervisor = Supervisor(popen=network.popen, fork=server.popen, calls=ProcessCalls(clock))
         cluster = LocalCluster(
             config,
             run_dir,

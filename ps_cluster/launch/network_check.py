@@ -100,7 +100,7 @@ def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
 
 
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
-    """Return `config` with the optimizer of the network's compile() in place of the `optimizer.rule` "compiled".
+    """Return `config` with the optimizer rule "compiled" replaced by the optimizer of the network's compile().
 
     In the same way, the optimizer's schedule replaces the `schedule.kind` "compiled", and the usual staleness method of
     the new rule replaces the `staleness.method` "compiled". Other settings that the user has set are kept. If

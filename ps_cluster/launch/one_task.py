@@ -178,8 +178,9 @@ class OneTask:
     def _claim_run(self, notify: Notify) -> None:
         """Claim the run directory for this leader, and find out whether training continues from a checkpoint there.
 
-        Raises UserError if `--resume` is "never" although the run directory has a checkpoint or snapshot, or "always"
-        although it has none, or if training can't continue from those that it has.
+        Raises:
+          UserError: `--resume` is "never" and the run directory has a checkpoint or snapshot, or `--resume` is "always"
+            and it has none, or training can't continue from the checkpoints and snapshots there.
         """
         # Check this before the claim: bad input must not end another leader that is at work.
         if _decide_to_resume(self.options.resume, self.run_dir, leads=True):

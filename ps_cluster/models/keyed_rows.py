@@ -44,7 +44,7 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """How many keys a server can keep for each bucket: first the keys with a row, then those that wait for one."""
+        """The number of keys that a server can store for each bucket: those that have a row, then those not yet admitted."""
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property

@@ -65,10 +65,10 @@ class PureScope(keras.StatelessScope):
         return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable in this scope. If it has none, record the variable, and return None.
+        """Return the value of a variable in this scope.
 
-        No gradient flows through a value that a layer has assigned, just as in Keras no gradient flows through an
-        assignment to a variable.
+        If the scope has no value for the variable, return None, and record the variable. No gradient flows through a
+        value that a layer has assigned, just as in Keras no gradient flows through an assignment to a variable.
         """
         value = super().get_current_value(variable)
         if value is None:

@@ -1,4 +1,4 @@
-"""Prepare wrongly predicted test examples to be shown on the page of a run, as pictures or as rows of a table."""
+"""Show wrongly predicted test examples on the page of a run, as pictures or as rows of a table."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class ProcessCalls:
 class ChildProcess:
     """A process that leads a new session and process group, so that Ctrl-C in a terminal does not reach it."""
 
-    def __init__(self, started: StartedProcess, machine: ProcessCalls = ProcessCalls()):
+    def __init__(self, started: StartedProcess, calls: ProcessCalls = ProcessCalls()):
         self._started = started
-        self._machine = machine
+        self._calls = calls
         self._gone = False  # the process group was seen empty, so its id may be another group's by now
 
     @classmethod
@@ -87,7 +87,7 @@ class ChildProcess:
         output: IO[bytes] | int | None = None,
         popen: Starter[StartedProcess] = RunNetwork().popen,
         pass_fds: tuple[int, ...] = (),
-        machine: ProcessCalls = ProcessCalls(),
+        calls: ProcessCalls = ProcessCalls(),
     ) -> ChildProcess:
         """Start a process without input. Raises OSError if the machine refuses.
 
@@ -103,7 +103,7 @@ class ChildProcess:
             start_new_session=True,
             pass_fds=pass_fds,
         )
-        return cls(started, machine)
+        return cls(started, calls)
 
     @property
     def pid(self) -> int:
@@ -130,55 +130,55 @@ class ChildProcess:
     def is_there(self) -> bool:
         """Return whether any process of the group lives."""
         if not self._gone:
-            self._gone = not (self.running or self._machine.group_members(self.pid))
+            self._gone = not (self.running or self._calls.group_members(self.pid))
         return not self._gone
 
     def signal(self, number: int) -> None:
         """Send a signal to all processes of the group, if any are there."""
         if self.is_there():
             with contextlib.suppress(ProcessLookupError):
-                self._machine.signal_group(self.pid, number)
+                self._calls.signal_group(self.pid, number)
 
     def wait(self, within_s: float) -> int | None:
         """Wait until the process has ended. Return its exit code, or None if it still runs after `within_s` seconds."""
-        deadline_s = self._machine.clock() + within_s
-        while (code := self.exit_code) is None and self._machine.clock() < deadline_s:
-            self._machine.sleep(_POLL_INTERVAL_S)
+        deadline_s = self._calls.clock() + within_s
+        while (code := self.exit_code) is None and self._calls.clock() < deadline_s:
+            self._calls.sleep(_POLL_INTERVAL_S)
         return code
 
     def kill(self) -> bool:
         """Kill all processes of the group. Return whether all of them have ended within `KILL_TIMEOUT_S`."""
-        return not kill_all([self], self._machine)
+        return not kill_all([self], self._calls)
 
     def stop(self, grace_s: float) -> bool:
         """Send SIGTERM to the group, and SIGKILL after `grace_s` seconds. Return whether all processes have ended."""
-        return not stop_all([self], grace_s, self._machine)
+        return not stop_all([self], grace_s, self._calls)
 
 
 def stop_all(
-    children: Iterable[ChildProcess], grace_s: float, machine: ProcessCalls = ProcessCalls()
+    children: Iterable[ChildProcess], grace_s: float, calls: ProcessCalls = ProcessCalls()
 ) -> list[ChildProcess]:
     """Send SIGTERM to all groups, and SIGKILL to the processes that are left after `grace_s` seconds.
 
     Return the children that still have processes; usually there are none.
     """
-    left = _signal_and_wait(children, signal.SIGTERM, deadline_s := machine.clock() + grace_s, machine)
-    return _signal_and_wait(left, signal.SIGKILL, deadline_s + KILL_TIMEOUT_S, machine)
+    left = _signal_and_wait(children, signal.SIGTERM, deadline_s := calls.clock() + grace_s, calls)
+    return _signal_and_wait(left, signal.SIGKILL, deadline_s + KILL_TIMEOUT_S, calls)
 
 
-def kill_all(children: Iterable[ChildProcess], machine: ProcessCalls = ProcessCalls()) -> list[ChildProcess]:
+def kill_all(children: Iterable[ChildProcess], calls: ProcessCalls = ProcessCalls()) -> list[ChildProcess]:
     """Send SIGKILL to all groups. Return the children that still have processes after `KILL_TIMEOUT_S`."""
-    return _signal_and_wait(children, signal.SIGKILL, machine.clock() + KILL_TIMEOUT_S, machine)
+    return _signal_and_wait(children, signal.SIGKILL, calls.clock() + KILL_TIMEOUT_S, calls)
 
 
 def _signal_and_wait(
-    children: Iterable[ChildProcess], number: int, deadline_s: float, machine: ProcessCalls
+    children: Iterable[ChildProcess], number: int, deadline_s: float, calls: ProcessCalls
 ) -> list[ChildProcess]:
     left = [child for child in children if child.is_there()]
     for child in left:
         child.signal(number)
-    while left and machine.clock() < deadline_s:
-        machine.sleep(_POLL_INTERVAL_S)
+    while left and calls.clock() < deadline_s:
+        calls.sleep(_POLL_INTERVAL_S)
         left = [child for child in left if child.is_there()]
     return left
 

@@ -91,7 +91,7 @@ class Supervisor:
         *,
         popen: Starter[StartedProcess] = RunNetwork().popen,
         fork: Starter[StartedProcess] | None = None,
-        machine: ProcessCalls = ProcessCalls(),
+        calls: ProcessCalls = ProcessCalls(),
     ):
         """Create a supervisor without processes.
 
@@ -100,7 +100,7 @@ class Supervisor:
         """
         self._popen = popen
         self._fork = fork or popen
-        self._machine = machine
+        self._calls = calls
         self._processes: dict[Task, TaskProcess] = {}
         self.ended: dict[Task, str] = {}
 
@@ -116,7 +116,7 @@ class Supervisor:
         with open_append(spec.log) as log:
             log_start = log.tell()
             child = ChildProcess.start(
-                spec.argv, env=spec.env, cwd=spec.cwd, output=log, popen=popen, machine=self._machine
+                spec.argv, env=spec.env, cwd=spec.cwd, output=log, popen=popen, calls=self._calls
             )
         self._processes[spec.task] = process = TaskProcess(spec, child, log_start)
         self.ended.pop(spec.task, None)
@@ -151,7 +151,7 @@ class Supervisor:
         processes = [self._processes[task] for task in tasks if task in self._processes]
         for process in processes:
             self.ended.setdefault(process.task, "stopped")
-        left = stop_all([process.child for process in processes], grace_s, self._machine)
+        left = stop_all([process.child for process in processes], grace_s, self._calls)
         return [process for process in processes if process.child in left]
 
     def stop_all(self, grace_s: float) -> list[TaskProcess]:

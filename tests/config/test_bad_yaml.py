@@ -35,7 +35,7 @@ TYPES = [
     ("optimizer: {epsilon: 1e-300}", ["optimizer.epsilon", "1e-300"]),
     ("optimizer: {learning_rate_factors: [{match: a}]}", ["learning_rate_factors.0.factor", "missing"]),
     ("optimizer: {learning_rate_factors: [{match: a, factor: 1e300}]}", ["learning_rate_factors.0.factor", "1e+300"]),
-    ("optimizer: {learning_rate_factors: [{match: '(a+)+$', factor: 1}]}", ["0.match", "(a+)+$", "? or *"]),
+    ("optimizer: {learning_rate_factors: [{match: '(a+)+$', factor: 1}]}", ["0.match", "(a+)+$", "* for any text"]),
     ("optimizer: {learning_rate_factors: [{match: '', factor: 1}]}", ["0.match", "''"]),
     ("checkpoints: {every_seconds: 1e300}", ["checkpoints.every_seconds", "1e+300"]),
     (f"checkpoints: {{keep: {'9' * 300}}}", ["checkpoints.keep", "999"]),

@@ -56,7 +56,7 @@ class FakeMachine:
 
     def supervisor(self):
         return Supervisor(
-            popen=self.popen, machine=ProcessCalls(lambda: self.now, self.sleep, self.signal_group, self.group_members)
+            popen=self.popen, calls=ProcessCalls(lambda: self.now, self.sleep, self.signal_group, self.group_members)
         )
 
 
