@@ -59,7 +59,7 @@ class Membership:
         self.present = frozenset(present)
         self._connected = set(present)  # may also have a worker that is not admitted yet
         self._addresses = dict(addresses)
-        self._why_refused = reason_to_refuse
+        self._reason_to_refuse = reason_to_refuse
         self._reach = reach
         self._keep_s = keep_s
         self._disconnect = disconnect
@@ -193,7 +193,7 @@ class Membership:
         A refused worker stays connected until the next worker is taken in.
         """
         try:
-            reason = self._why_refused(Task(WORKER, worker))
+            reason = self._reason_to_refuse(Task(WORKER, worker))
         except tf.errors.OpError as error:
             reason = one_line(str(error), MOST_ERROR_CHARACTERS)
         if reason is None:

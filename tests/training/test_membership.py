@@ -134,7 +134,7 @@ def test_a_member_that_answers_between_is_not_silent_for_long(members):
 def test_a_worker_that_differs_stays_out_and_is_named_once(members):
     members.unwelcome[2] = "training.seed: 0 here, 1 at worker-2"
     counted = []
-    members._why_refused = lambda task: (counted.append(2 in members.present), members.unwelcome.get(2))[1]
+    members._reason_to_refuse = lambda task: (counted.append(2 in members.present), members.unwelcome.get(2))[1]
     members.up.add("a:2")
     calls, thread = fail(members, 2, UNKNOWN)
     until(lambda: len(members.updates) > 2)
