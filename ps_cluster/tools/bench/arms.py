@@ -26,7 +26,10 @@ TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
 
 class Measured(BaseModel):
-    """The result of an arm, which the arm's program prints last, as JSON. The rate is None if the run was too short."""
+    """The result of a way to train (an arm). The program of the arm prints it as JSON, in its last line of output.
+
+    The rate is None if the run was too short.
+    """
 
     examples_per_second: float | None
 
@@ -39,8 +42,9 @@ class BenchArm:
       arguments: arguments of the module after the run directory.
       values: settings of this arm, by dotted key.
       can_be_slow: whether `cluster.straggler` slows down workers of this arm.
-      slowed: for an arm with slow workers, the name of the same arm without slow workers.
-      ideal: for an arm with slow workers, the share of the rate without slow workers that an ideal cluster would keep.
+      slowed: for an arm with slow workers, the name of the same arm without slow workers; otherwise None.
+      ideal: for an arm with slow workers, the rate of an ideal cluster divided by its rate without slow workers. In an
+        ideal cluster, no worker waits for a slow one.
       torch: whether the arm needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images
         like CIFAR-10's.
       python: the interpreter that runs the module.
@@ -57,10 +61,10 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return the configuration of `case` for this arm. All arms train on the same number of examples.
+        """Return the settings `case`, which are common to several arms, changed for this arm.
 
-        An arm that sets `training.steps` itself keeps this number of updates. If neither the arm nor `case` sets
-        `training.steps`, it is None in the result.
+        `training.steps`, the number of updates, is the arm's own if the arm sets it. Otherwise it is chosen such that
+        all arms train on the same number of examples. It is None if neither the arm nor `case` sets it.
         """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))

@@ -76,7 +76,7 @@ def cases(
     Args:
       values: settings of all cases, by dotted key.
     Raises:
-      UserError: the settings do not fit the data set, or only some of the arms would use one of the settings.
+      UserError: a setting can't be changed, can't be used by all arms, or does not fit the data set.
     """
     if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
@@ -97,9 +97,9 @@ def cases(
 
 
 def refuse_fixed_settings(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError if `values` has a setting that the benchmark `name` chooses itself.
+    """Raise UserError if `values` has a setting that the user can't change, because the benchmark `name` chooses it.
 
-    `chosen`: the dotted keys of these settings, or the beginnings of their keys.
+    `chosen`: the dotted keys of the settings that the benchmark chooses, or the beginnings of these keys.
     """
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
@@ -111,10 +111,10 @@ def known_steps(model: str) -> int | None:
 
 
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
-    """Return the complete configuration of a case. `values` replace settings of it, by dotted key.
+    """Return the complete configuration of a case, i.e. of one network with one precision.
 
-    `training.steps`, the number of updates in one measurement, is None if it is not in `values` and the speed of the
-    network on these data is unknown.
+    `values` has settings by dotted key, which replace those of the case. `training.steps`, the number of updates in
+    one measurement, is None if it is not in `values` and the speed of the network on these data is unknown.
     """
     shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
     overrides = {

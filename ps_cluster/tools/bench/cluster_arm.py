@@ -1,4 +1,4 @@
-"""Train the run in a run directory on a complete local cluster, as an arm of `bench`.
+"""Train on a complete local cluster, with the settings in a run directory. This is an arm of `bench`.
 
     python -m ps_cluster.tools.bench.cluster_arm RUN_DIR [MODULE ARGUMENTS]
 
@@ -24,7 +24,10 @@ from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, Measured
 
 
 def run_cluster(root: Path, task_module: Sequence[str]) -> float | None:
-    """Train the run in the folder `root` on a cluster, and return the examples per second. Exit if the cluster fails.
+    """Train on a local cluster with the settings in the run directory `root`.
+
+    Return the examples per second; None if the run was too short. If the cluster fails, end this process with the
+    cluster's exit code.
 
     `task_module`: the module that runs one task, followed by its first arguments; empty for the project's own module.
     """

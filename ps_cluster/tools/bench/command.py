@@ -29,8 +29,8 @@ from ps_cluster.tools.bench import arms
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
     help="Arms to measure, separated by commas. Besides the default arms there are sync_cores, ddp, ddp_cores, "
-    "ddp_compiled and torch_single. Two arms must be named alone: empty (steps/s without computation) and tables (large "
-    "embeddings in dlrm).",
+    "ddp_compiled and torch_single. Two arms can only be measured alone: empty (steps/s without computation) and tables "
+    "(large embeddings in dlrm).",
 )
 @option(
     "--models",
@@ -49,11 +49,11 @@ from ps_cluster.tools.bench import arms
 @option(
     "--ddp-python",
     type=INPUT_PATH,
-    help="The Python with PyTorch that runs ddp, ddp_cores, ddp_compiled and torch_single. With it, tables also "
-    "measures PyTorch.",
+    help="The Python with PyTorch that runs ddp, ddp_cores, ddp_compiled and torch_single. With it, --arms tables "
+    "also measures PyTorch.",
 )
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
-@option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
+@option("--output", type=OUTPUT_FILE, help="Also write all results to this JSON file.")
 @config_options("--dataset", "--data-dir")
 @click.pass_context
 def bench(
@@ -62,8 +62,9 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure the images/s or examples/s of several ways to train, which are called arms.
 
-    The arms are this project's cluster and its all-reduce, one process, parameter servers that exchange each variable
-    separately, PyTorch, and the limit of the machine: one process per core that computes gradients and sends nothing.
+    The arms are this project's parameter servers, this project's all-reduce, training in one process, parameter servers
+    that exchange each variable separately, PyTorch, and the limit of the machine. This limit is measured with one
+    process per core, which computes gradients and sends nothing.
     """
     from ps_cluster.system.environment import prepare_for_tensorflow
     from ps_cluster.tools.bench import cases, empty, table_speed, throughput
@@ -73,11 +74,11 @@ def bench(
     alone = ("names", "rounds", "assignments", "output")  # the options of the arms that are measured alone
     if names == (empty.NAME,):
         used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
-        refuse_others(context, *used, because=f"--arms {empty.NAME} has clusters of its own")
+        refuse_others(context, *used, because=f"--arms {empty.NAME} chooses its clusters itself")
         benchmark = empty.benchmark(values)
     elif names == (table_speed.NAME,):
         refuse_others(
-            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} has a network and data of its own"
+            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} chooses its network and data itself"
         )
         benchmark = table_speed.benchmark(values, ddp_python)
     else:

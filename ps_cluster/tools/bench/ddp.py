@@ -169,7 +169,7 @@ def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: i
 def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield, without end, the epoch and the indices of the examples, int64 [B], of each batch of process `rank`.
 
-    B is the batch size per worker. `examples`: the number of training examples, enough for `processes` batches or more.
+    B is the batch size per worker. `examples`: the number of training examples, at least `processes` x B.
     """
     size = config.batch_size_per_worker
     for epoch in count():

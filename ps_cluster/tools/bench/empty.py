@@ -3,7 +3,7 @@
     python -m ps_cluster.tools.bench.empty WEIGHTS OPTIONS-OF-A-TASK
 
 This command runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled.
-Dispatch, pull, push, update and ledger are those of every run.
+All else is as in every run: dispatch, pull, push, update, and the ledger, which is the table of accepted pushes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ class EmptyStep(Compute):
 
 
 def build_with(length: int) -> Build:
-    """Return a function like `building.build` for `length` weights that stay 0, instead of the weights of a network."""
+    """Return a function that can be used in place of `building.build`, but builds no network.
+
+    It builds a vector of `length` weights, which are 0 and stay 0, and a step that computes nothing.
+    """
 
     def build(
         config: RunConfig,

@@ -1,4 +1,4 @@
-"""Measure a Keras model and optimizer: in one process, or on parameter servers that get each variable separately.
+"""Measure a Keras model and optimizer in one process, or on parameter servers that exchange each variable separately.
 
     python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
@@ -10,7 +10,7 @@ The last line of the output is `arms.Measured`.
 This command is a task whose chief trains as TensorFlow's tutorial does
 (https://www.tensorflow.org/tutorials/distribute/parameter_server_training): a model and an optimizer are made under the
 strategy's scope, each variable is pulled and pushed separately, and a dispatch is one step. All other tasks are the
-project's. Keras 3 loses counts and statistics here (docs/results.md), so this measures speed only.
+project's. The optimizers of Keras 3 lose updates on parameter servers (docs/results.md), so this measures speed only.
 
 Network, precision, batch function and batch size are those of the other arms.
 """

@@ -43,7 +43,7 @@ def rate_of_a_core(root: Path, all_are_ready: Barrier, part: int) -> float:
     """Compute one share of a run's steps on one core, and return the examples per second.
 
     Args:
-      all_are_ready: keeps each process from computing while another one still builds its graph.
+      all_are_ready: a barrier at which the processes wait until all of them have built their graphs.
       part: the number of the share and of the core, from 0.
     """
     cores, parts = sorted(os.sched_getaffinity(0)), allowance().threads
@@ -74,9 +74,10 @@ def rate_of_a_core(root: Path, all_are_ready: Barrier, part: int) -> float:
 
 
 def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return a `tf.function` of (id of the first step, weights, statistics) that computes `STEPS_PER_CALL` steps.
+    """Return a `tf.function` that computes `STEPS_PER_CALL` steps.
 
-    It returns the sum of all results, float32 [], because TensorFlow leaves out computations that no result needs.
+    Its arguments are the id of the first step, the weights, and the network's statistics, e.g. moving means. It returns
+    the sum of all results, float32 [], because TensorFlow leaves out computations that no result needs.
     """
 
     @tf.function(autograph=False)

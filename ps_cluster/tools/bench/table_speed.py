@@ -63,7 +63,7 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
 
 
 def _sizes(values: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the batch size and the row width of each job, by dotted key. A size that `values` set does not vary."""
+    """Return the batch size and the row width of each job, by dotted key. A size in `values` is that of all jobs."""
     choices: dict[str, Sequence[object]] = {
         key: [values[key]] if key in values else sizes for key, sizes in VARIED.items()
     }
@@ -78,10 +78,10 @@ def jobs(
     notify: Notify,
     rate: RateOf = rate_of,
 ) -> Iterator[BenchJob]:
-    """Yield a job for each pair of a batch size and a row width. If `values` set one of these sizes, it does not vary.
+    """Yield a job for each pair of a batch size and a row width. A size in `values` is that of all jobs.
 
-    The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless
-    `values` set the same number for all arms.
+    The fastest arm is more than ten times as fast as the slowest, so each arm gets its own number of updates, which a
+    short run of the arm finds. If `values` has the number of updates, it is the same for all arms.
 
     Args:
       values: settings of all arms, by dotted key.

@@ -48,12 +48,15 @@ Rates = Mapping[str, Sequence[float]]
 ReadColumn = Callable[[Rates, BenchArm], list[float] | None]
 """Returns an arm's value in each round; None if the column has no value for this arm."""
 About = Mapping[str, str | int]
-"""The values that distinguish a case from other cases: the first columns of the table."""
+"""The values that distinguish a case from other cases. They are the first columns of the printed table."""
 
 
 @dataclass(frozen=True)
 class BenchJob:
-    """One case, and the arms that are measured on it in turns. Rates count `examples_counted_as_one` examples as one unit."""
+    """The settings of a measurement (a case), and the ways to train (arms) that are measured with them in turns.
+
+    Rates count `examples_counted_as_one` examples as one unit.
+    """
 
     about: About
     case: RunConfig
@@ -107,7 +110,7 @@ def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
 
 
 def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
-    """Return the result of `kept` divided by the share that an ideal cluster would keep (`BenchArm.ideal`).
+    """Return the result of `kept` divided by `BenchArm.ideal`, the share of its rate that an ideal cluster would keep.
 
     Return None for an arm that is not slowed.
     """

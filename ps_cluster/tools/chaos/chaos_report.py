@@ -37,7 +37,8 @@ class HostedFacts(BaseModel):
 
     Attributes:
       places: the host of each task.
-      unsaved_seconds: the seconds of training that no saved state contained when the leader died, summed over all its
+      rolled_back_seconds: the seconds of training spent on updates that were rolled back.
+      unsaved_seconds: the seconds from the last update in a saved state to the leader's death, summed over all its
         deaths.
     """
 
@@ -93,7 +94,7 @@ class ChaosReport(BaseModel):
     """The content of chaos.json, except for its first key `schema`, which holds SCHEMA.
 
     Attributes:
-      cluster_restarts: how often the leader was restarted.
+      cluster_restarts: how often the leader was restarted. A launcher restarts it only with the whole cluster.
     """
 
     passed: bool
@@ -217,4 +218,4 @@ def _facts_of_hosts(hosted: HostedFacts, restarts: Mapping[str, int]) -> Iterato
     yield "hosts", " · ".join(f"{host}: {', '.join(tasks)}" for host, tasks in sorted(places.items()))
     yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
     rolled_back_s, unsaved_s = hosted.rolled_back_seconds, hosted.unsaved_seconds
-    yield "rolled back", f"{rolled_back_s:.1f} s of training, of {unsaved_s:.1f} s that had not been saved"
+    yield "rolled back", f"{rolled_back_s:.1f} s of the {unsaved_s:.1f} s of training that had not been saved"

@@ -1,11 +1,11 @@
 """Run `ps-cluster chaos`: inject faults into a run (the disturbed run), and check that nothing was lost.
 
-A disturbed run on this machine is compared with an undisturbed run of the same work. The number of steps is known only
-after the last fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a
-constant learning rate until the last fault, is then drained, and continues with a cool-down in which the rate falls.
-The undisturbed run has the same rate at each step. Both runs end after the same number of updates, computed from the
-same batches. Equal asynchronous runs end with different accuracies, so several undisturbed runs are needed to judge the
-accuracy. A run on several hosts is not compared with undisturbed runs: only its own results are checked.
+A disturbed run on this machine is compared with undisturbed runs of the same work: the same number of updates, computed
+from the same batches, with the same learning rate at each step. The learning rate is constant until the last fault,
+because only then is the number of steps known. The disturbed run is stopped there. It is then resumed with a falling
+learning rate (the cool-down), because the accuracy says little while the rate is high. Equal asynchronous runs end with
+different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on several hosts is not
+compared with undisturbed runs: only its own results are checked.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Experiment(ABC):
 
     @property
     def kinds(self) -> Mapping[FaultKind, str | None]:
-        """The kinds of fault to inject. Each is mapped to the reason why it is impossible; None: it may be possible."""
+        """The kinds of fault to inject. Each maps to the reason why it is impossible, or to None."""
         return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod
@@ -161,7 +161,9 @@ class Experiment(ABC):
         return Runner(run, bounds=self.bounds, stop_requested=self.stop_requested, notify=self.notify, sleep=sleep)
 
     def _disturb(self, run: Run, runner: Runner, began: float) -> None:
-        """Inject the faults, and drain the run. `began` is when the run was started, in monotonic seconds.
+        """Inject the faults, and drain the run: let it finish its current steps and end.
+
+        `began` is when the run was started, in monotonic seconds.
 
         The time limit for faults begins with the first update.
         """

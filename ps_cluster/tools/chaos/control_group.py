@@ -89,10 +89,13 @@ def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
             sleeper.kill()
 
 
-def _make(limit: Limit, around: list[Path]) -> Path:
-    """Create a group with this limit in the first folder of `around` that allows it. Raises NotAllowed if none does."""
+def _make(limit: Limit, parents: list[Path]) -> Path:
+    """Create a group with this limit in the first of the folders `parents` that allows it.
+
+    Raises NotAllowed if none of them allows it.
+    """
     reason = "no file system of control groups is mounted"
-    for parent in around:
+    for parent in parents:
         group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             group.mkdir()
@@ -113,7 +116,7 @@ def _make(limit: Limit, around: list[Path]) -> Path:
         if files:
             return group
         group.rmdir()
-        reason = f"'{parent}' does not pass on the controller '{limit.controller}'"
+        reason = f"'{parent}' does not enable the controller '{limit.controller}' for new groups"
     raise NotAllowed(f"no control group that limits {limit.controller} can be made here: {reason}")
 
 

@@ -36,8 +36,8 @@ _POLL_INTERVAL_S = 0.1
 def assign_hosts(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
     """Return the host of each task.
 
-    The first host has the run directory, the leader and all tasks that are not workers. The workers that do not lead
-    are spread over the other hosts.
+    The first host has the run directory, the leader (the chief or, without a chief, worker 0) and all tasks that are
+    not workers. The remaining workers are spread over the other hosts.
     """
     others = machines[1:] or machines
     apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]
@@ -134,7 +134,11 @@ class HostedRun:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a failed task that is not restarted, or 0 if the leader has ended; None while the run lasts."""
+        """Exit code of the run; None while the run lasts.
+
+        The run fails with the exit code of the first failed task that is not restarted. Its exit code is 0 as soon as
+        the leader has ended with 0.
+        """
         final = self.restarter.final
         return next((code for code in final.values() if code), final.get(self._leader))
 
@@ -165,7 +169,7 @@ class HostedRun:
             os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> TrainingResult:
-        """Return the result that the leader wrote, completed by the number of updates that were rolled back.
+        """Return the result that the leader wrote, and add to it the number of updates that were rolled back.
 
         The leader's file does not contain this number. It is computed from the rows of metrics/progress.jsonl.
         """

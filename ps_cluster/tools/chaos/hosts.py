@@ -122,12 +122,12 @@ class Host:
 def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
     """Yield hosts `host-0`, `host-1`, …, each connected to all others. End their processes after the block.
 
-    The namespaces have no names. They exist while this program has their descriptors, or processes run on the hosts.
+    The namespaces have no names. They exist as long as this program has their descriptors, or a process runs in them.
 
     Args:
       count: 1 to MOST_HOSTS.
-      run_dir: an existing folder. Only host-0 sees it. At the same path, each other host sees a folder of its own.
-        Outside of that host, the path of this folder is `host.run_dir`.
+      run_dir: an existing folder, which only host-0 sees. Each other host sees a different folder at the same path.
+        Programs outside of a host find the host's folder at `Host.run_dir`.
     Raises:
       NotAllowed: this system does not allow simulated hosts (network namespaces).
     """

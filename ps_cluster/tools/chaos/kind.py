@@ -92,11 +92,16 @@ class Scene:
 
 @dataclass(frozen=True)
 class Injection:
-    """An injected fault, and the signs that the run has recovered from it."""
+    """An injected fault, and the signs that the run has recovered from it.
 
-    time: float  # the moment of the fault, or its end if it lasts some time, in monotonic seconds
-    signs: Sequence[Sign]  # of recovery
-    then: Callable[[], None] = lambda: None  # is called when all signs have been seen
+    Attributes:
+      time: the moment of the fault, or its end if it lasts some time, in monotonic seconds.
+      then: a function without arguments that is called when all signs have been seen, e.g. to undo the fault.
+    """
+
+    time: float
+    signs: Sequence[Sign]
+    then: Callable[[], None] = lambda: None
 
 
 class FaultKind(Named, ABC):
@@ -128,7 +133,10 @@ class FaultKind(Named, ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Write files that the fault needs into `folder` before the run starts. Return environment variables for it."""
+        """Write the files that the fault needs into `folder`. Return environment variables to add to those of the run.
+
+        This is called before the run starts.
+        """
         return {}
 
     def why_not(self, run: Run) -> str | None:

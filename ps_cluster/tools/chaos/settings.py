@@ -27,24 +27,33 @@ COOL_DOWN_END_FACTOR = 0.05
 
 @dataclass(frozen=True)
 class ChaosSettings:
-    """Settings of a chaos run."""
+    """Settings of a chaos run.
+
+    Attributes:
+      minutes: the time in which faults are injected, instead of a number of `faults`.
+      kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
+      hosts: the number of simulated hosts. If it is None, all tasks are on this machine, and a launcher watches them.
+      least_cool_down: at the end, the learning rate falls over at least this number of steps.
+      lost_after_seconds: if a task on a host is silent for this time, it counts as lost.
+      undisturbed_runs: the number of runs of the same work without faults. A run on hosts is not compared with any.
+      more_options: further options of the command `ps-cluster run` or `ps-cluster task`.
+    """
 
     seed: int = 0
     faults: int = 20
-    minutes: float | None = None  # the time in which faults are injected, instead of a number of faults
-    kinds: tuple[str, ...] = ()  # the names of the kinds of fault; empty for all kinds that such a run can have
-    hosts: int | None = None  # None: all tasks are on this machine, and a launcher watches them
+    minutes: float | None = None
+    kinds: tuple[str, ...] = ()
+    hosts: int | None = None
     mode: str = "async"
     dataset: str = "synthetic"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
-    least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the learning rate falls over at least this many steps
-    # If a task on a host is silent for this time, it counts as lost. Most faults last longer, so the tasks that they
-    # hit count as lost, and have to join again.
+    least_cool_down: int = SHORTEST_COOL_DOWN
+    # Most faults last longer than this, so the tasks that they hit count as lost, and have to join again.
     lost_after_seconds: float = 10.0
-    undisturbed_runs: int = 1  # runs of the same work without faults; a run on hosts is not compared with any
-    more_options: tuple[str, ...] = ()  # further options of `run` or of `task`
+    undisturbed_runs: int = 1
+    more_options: tuple[str, ...] = ()
 
     def run_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of the command `ps-cluster run`. `values`: further settings, by dotted key."""
@@ -54,9 +63,9 @@ class ChaosSettings:
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `ps-cluster task`, without the cluster, which TF_CONFIG describes.
 
-        The learning rate is constant until the last fault, since the time of that fault is not known. The constant
-        rate is the one at which the usual warm-up begins, because some runs learn nothing with the highest rate and no
-        warm-up. `values`: as for `run_options`.
+        The learning rate is constant until the last fault, since the time of that fault is not known. This rate is the
+        low rate at which a warm-up usually begins. With the network's full rate from the start, some runs learn
+        nothing. `values`: as for `run_options`.
         """
         config = self._config()
         if (rate := config.optimizer.learning_rate) is not None:  # None: that of compile(), which has no warm-up
@@ -115,7 +124,9 @@ class ChaosSettings:
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield faults of these kinds, in an order that depends only on the settings. With `minutes`, this never ends.
+        """Yield faults of these kinds, in an order that depends only on the settings.
+
+        Their number is `self.faults`. If `self.minutes` is set, the iterator has no end.
 
         Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
         that dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
@@ -158,7 +169,7 @@ def steps_with_cool_down(steps: int, least: int) -> int:
 
 
 def with_cool_down(steps: int, total: int) -> dict[str, object]:
-    """Return settings with `steps` steps at the same learning rate, which then falls until step `total`."""
+    """Return settings for a learning rate that is constant for `steps` steps and then falls until step `total`."""
     return {
         "training.steps": total,
         "schedule.kind": "triangle",

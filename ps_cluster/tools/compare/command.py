@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     type=Number(0, min_open=True),
     help="Also report the time and the number of examples that a run needs to reach this test accuracy (0.6 is 60 %). For "
     "a regression, give a test error, in the units of the values to predict. Default: the hardest round number that "
-    "every run crossed between two of its scores; runs that diverged are ignored.",
+    "every run reached, but not yet at its first score; runs that diverged are ignored.",
 )
 @option(
     "--seconds",

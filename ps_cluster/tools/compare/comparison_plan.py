@@ -58,9 +58,10 @@ class Comparison(BaseModel):
     Attributes:
       batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
         "same_per_worker" gives every worker the same batch size.
-      learning_rate: how to choose the rate of an arm if neither its settings nor the network's recipe have a rate for
-        its mode, number of workers and batch. "linear" multiplies the network's own rate by examples per update / batch
-        size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD). "same" keeps the network's own rate.
+      learning_rate: how to choose the rate of an arm that does not set one, if no rate was tuned for its mode, number
+        of workers and batch. "linear" multiplies the rate in `settings`, or else the network's default rate, by
+        examples per update / batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD). "same" does not
+        multiply it.
       score_every_epochs: the number of passes over the training examples from one checkpoint to the next, if `seconds`
         is not given. The checkpoints are scored after training, so scoring takes no training time.
       seconds: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
@@ -116,7 +117,7 @@ class WrittenPlan(BaseModel):
     rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
 
     def is_part_of(self, other: WrittenPlan) -> bool:
-        """Return whether the other plan has at least as many seeds as this one, and begins with this one's runs."""
+        """Return whether `other` begins with the runs of this plan, and has at least as many seeds."""
         count = len(self.trained_in_this_order)
         return self.seeds <= other.seeds and other.trained_in_this_order[:count] == self.trained_in_this_order
 
@@ -311,10 +312,10 @@ def has_rates_of_recipe(config: RunConfig) -> bool:
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return the batch size per worker with which an update has as many examples as in every other mode.
+    """Return the batch size per worker that gives an update the same number of examples in every mode.
 
-    An update then has `workers` times the batch size in `config`. Raises UserError if the mode of `config` can't split
-    these examples equally.
+    This number is `workers` x the batch size in `config`. Raises UserError if the mode of `config` can't split so many
+    examples into equal batches.
     """
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
@@ -330,7 +331,8 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
     """Return `config` with the training length, scoring and CPU pinning that all runs of the comparison have.
 
-    A pinning that settings choose is kept. So is their `checkpoints.every_epochs`, unless `comparison.seconds` is set.
+    If `config` has a pinning other than `auto`, it is kept. If `config` has `checkpoints.every_epochs`, this is kept
+    unless `comparison.seconds` is set.
     """
     values: dict[str, Any] = {"evaluation.after_training": True}
     if (seconds := comparison.seconds) is not None:

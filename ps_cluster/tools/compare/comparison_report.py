@@ -52,8 +52,8 @@ def write_report(
     """Compare finished runs and write report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
-      target: a score; the report says after which time and how many examples each arm reached it. An accuracy is from 0
-        to 1. If it is None, the target is the hardest round number that all runs crossed between two of their scores.
+      target: a score. The report says after how many seconds and how many examples each arm reached it. An accuracy is
+        from 0 to 1. If the target is None, it is chosen by `chosen_target`.
       baseline: the label of the arm that all other arms are compared with. If it is None, the baseline is the arm
         "sync" if there is one, else the arm of the first run.
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
@@ -127,8 +127,8 @@ def print_report(report: WrittenReport, console: Console) -> None:
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
     """Return the target, which is the score up to which the report counts the seconds and the examples of each run.
 
-    If `target` is None, choose the hardest round number that every run crossed between two of its scores. Runs that
-    diverged are ignored. Return None if there is no such number, or if a model that only guesses would reach it.
+    If `target` is None, choose the hardest round number that every run reached, but not yet at its first score. Runs
+    that diverged are ignored. Return None if there is no such number, or if a model that only guesses would reach it.
 
     Raises:
       UserError: the metric can't have the user's target.
@@ -187,11 +187,11 @@ def _scored(records: Sequence[Record], limit_s: float | None) -> str:
     places = zip(*([score.examples for score in record.scores] for record in not_diverged))
     apart = max(max(place) - min(place) for place in places) / min(record.examples for record in not_diverged)
     unit = not_diverged[0].summary.unit
-    return f"{counts[0]}, at the same numbers of {unit} (the runs differ by at most {apart:.1%} of the training)"
+    return f"{counts[0]}, at the same numbers of {unit} (these differ by at most {apart:.1%} of the training)"
 
 
 def _origins(groups: Sequence[Group]) -> dict[str, object]:
-    """Return the parts of the page on the origin of the runs: shared settings, settings of each group, and machines."""
+    """Return what the page shows on the origin of the runs: common settings, settings of each group, and machines."""
     records = [record for group in groups for record in group.records]
     settings = [_changed(record) for record in records]
     common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}

@@ -93,10 +93,10 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
 
 
 def _with_compiled_rate(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the learning rate from the network's `compile` as a setting of all runs.
+    """Return the comparison with the learning rate of the compiled network as a setting of all runs.
 
-    The plan scales learning rates from arm to arm, so it has to know this rate. If an arm does not use the optimizer
-    that was passed to `compile`, return the comparison unchanged.
+    This is the rate of the optimizer that was passed to the network's `compile`. The plan scales learning rates from
+    arm to arm, so it has to know this rate. If an arm uses another optimizer, return the comparison unchanged.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison

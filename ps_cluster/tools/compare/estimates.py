@@ -60,9 +60,9 @@ class Estimate:
 
 
 def t_quantile(degrees: float, percent: int = 95) -> float:
-    """Return the quantile of Student's t that is half the width of a 95 or 99 % interval, in standard errors.
+    """Return the quantile of Student's t for an interval of 95 or 99 %.
 
-    `degrees`: degrees of freedom, 1 or more.
+    Half the width of the interval is this quantile times the standard error. `degrees`: degrees of freedom, 1 or more.
     """
     return _QUANTILES[percent][bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
 

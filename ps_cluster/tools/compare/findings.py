@@ -23,7 +23,7 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
     """Return a row of rows.csv for each run, group by group.
 
     Args:
-      target: the score up to which the seconds and the examples of a run are counted, if any.
+      target: a score. The row has the seconds and the examples that the run needed to reach it. None: no target.
       times: numbers of seconds of training. The row has a column for the metric after each of them.
     """
     workers = _worker_indices(groups)
@@ -183,7 +183,7 @@ class GroupDifference:
 def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
     """Return each group's difference to its baseline and, for a group with a straggler, to the same arm without one.
 
-    A group with the same batch per update and per worker as the baseline is compared with the baseline only once.
+    Two groups are compared only once, even if several of the `views` contain both.
     """
     pairs: dict[object, tuple[Group, Group, str]] = {}
     for view in views:

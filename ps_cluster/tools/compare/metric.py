@@ -14,7 +14,7 @@ from ps_cluster.runs.result_rows import Better, CheckpointScores, Split
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric by which runs are compared. Its values are those in summary.json. Pages show `scale` x value.
+    """A metric by which runs are compared. Its values are those in summary.json. Pages show them multiplied by `scale`.
 
     Attributes:
       noun: its name in the rows of evaluation results, such as "accuracy" or "auc".
@@ -23,7 +23,8 @@ class Metric:
       least: the smallest possible value.
       examples: the split on which it is measured: "test", or "validation" for held-out training examples.
       scale: the factor from a value to the number that is shown.
-      unit: the unit of shown numbers, e.g. "%". It is "" if they have no unit, or the unit of the targets.
+      unit: the unit of shown numbers, e.g. "%". It is "" for a metric without a unit, and for an error, whose unit is
+        that of the values to predict.
       spec: the format of shown numbers.
       difference_spec: the format of a difference or a standard deviation of shown numbers.
       target_form: how to write a target, in words for a message.
@@ -102,13 +103,13 @@ class Metric:
             raise UserError(f"target_score: got {target:g}: write {self.target_form}")
 
     def default_target(self, best: Sequence[float], first: Sequence[float] = ()) -> float | None:
-        """Return the hardest round target that every run crossed between two scores; None if there is none.
+        """Return the hardest round target that every run reached, but not at its first score; None if there is none.
 
         For an accuracy it is a multiple of 5 % or, failing that, of 1 %. For an error it has two significant digits.
 
         Args:
           best: the best value of each run.
-          first: the value of each run's first score, which must not have reached the target yet.
+          first: the value of each run's first score.
         """
         if self.larger_is_better:
             lowest = min(best, default=0.0)
@@ -154,8 +155,8 @@ def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
 def metric_of(scores: Sequence[CheckpointScores], monitor: Monitor = Monitor()) -> Metric:
     """Return the metric that the runs of a comparison are judged by.
 
-    By default it is the metric of the objective: accuracy if any score has an accuracy, otherwise error. An accuracy is
-    always finite, so without one the metric is the error, even if no error is finite.
+    If the monitor names no metric, it is accuracy if any score has an accuracy, otherwise error. It is error even if no
+    score has a finite error, as when all runs have diverged.
     """
     examples: Split = "validation" if any(score.deciding == "validation" for score in scores) else "test"
     noun = monitor.name

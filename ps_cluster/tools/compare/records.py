@@ -43,8 +43,9 @@ class Reached:
     """The time and the examples that a run needed to reach a target.
 
     Attributes:
-      is_limit: whether the two numbers are only upper limits. They are if the first score had already reached the
-        target, or if more than `LONGEST_GAP` lies between the score that reached it and the one before.
+      is_limit: whether the two numbers are only upper limits. They are if the run's first score had already reached the
+        target, or if the run trained on more than the share `LONGEST_GAP` of its examples between the first score that
+        reached the target and the previous score.
     """
 
     seconds: float
@@ -100,10 +101,11 @@ class Record:
 
     @property
     def final(self) -> float | None:
-        """The metric at the end: that of the last scored checkpoint or, if a time limit ended the training, at this limit.
+        """The metric at the end of the training; None if the run diverged.
 
-        It is None if the run diverged, or if `after` returns None for the limit. The last checkpoint may come after
-        the limit, because a run still finishes its current steps, which take longer with a slow worker.
+        If a time limit ended the training, this is the metric at the limit, as returned by `after`, which may be None.
+        The last checkpoint may come after the limit, because a run still finishes its current steps, which take longer
+        with a slow worker. Without a time limit, it is the metric of the last scored checkpoint.
         """
         if self.diverged:
             return None
@@ -130,9 +132,10 @@ class Record:
         return self.examples / self.summary.train_seconds
 
     def reached(self, target: float | None) -> Reached | None:
-        """Return when the metric first reached `target`, interpolated between the two scores around it.
+        """Return the time and the number of examples after which the metric first reached `target`.
 
-        If they are far apart, or if the first score reached it, return an upper limit (`Reached.is_limit`).
+        Both are interpolated between the first score that reached the target and the previous score. If these scores
+        are too far apart, or if there is no previous score, return upper limits (`Reached.is_limit`).
 
         Return None if the metric never reached the target, if there is no target, or if the run diverged.
         """

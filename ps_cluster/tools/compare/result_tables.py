@@ -122,11 +122,14 @@ def _difference_cells(one: GroupDifference) -> dict[str, str]:
     }
 
 
-def _with_interval(found: Estimate | None, nothing: float, text: Callable[[float], str]) -> str:
-    """Return e.g. "-1.15 (-1.41 to -0.88)", with ~ before it if the interval contains the value `nothing`."""
+def _with_interval(found: Estimate | None, no_difference: float, text: Callable[[float], str]) -> str:
+    """Return a mean and its interval, e.g. "-1.15 (-1.41 to -0.88)".
+
+    The text begins with ~ if the interval contains `no_difference`, the value that means no difference.
+    """
     if found is None or found.low is None or found.high is None:
         return "–" if found is None else text(found.mean)
-    return f"{'~ ' if found.holds(nothing) else ''}{text(found.mean)} ({text(found.low)} to {text(found.high)})"
+    return f"{'~ ' if found.holds(no_difference) else ''}{text(found.mean)} ({text(found.low)} to {text(found.high)})"
 
 
 def print_tables(found: Sequence[Table], console: Console) -> None:

@@ -82,7 +82,8 @@ def k8s() -> None:
 )
 @option(
     "--restart-job/--no-restart-job",
-    help="With the kinds jobset and trainjob, recreate single Jobs. The controller needs its feature gate RestartJob for this.",
+    help="With --kind jobset or trainjob, recreate only the Job that failed, where the mode allows it. The JobSet controller "
+    "needs its feature gate RestartJob for this.",
 )
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: standard output.")
 @waiting_options()
@@ -130,8 +131,8 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     """Return `config`, completed so that a data set on disk is read from the data volume.
 
     A path that the settings name stays as it is. `claim`: the name of the volume's PersistentVolumeClaim; None if there
-    is no data volume. Raises UserError if there is one although the data set is generated, or if no pod can read the
-    data.
+    is no data volume. Raises UserError if the data set is generated, but there is a data volume, or if no pod can read
+    the data.
     """
     kind, own = DATASETS[config.data.dataset], parse_format_path(config.data.dataset)
     place = own.path if own else config.data.data_dir
@@ -141,7 +142,7 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
         elif kind.is_on_disk:
             raise UserError(
                 f"data.dataset: got '{kind.name}', which no pod can download, as pods reach only each other and DNS: give "
-                "--data-volume CLAIM, or --data-dir if it is in the image"
+                "--data-volume CLAIM, or --data-dir if the image contains it"
             )
         return config
     if kind.generated:

@@ -19,17 +19,28 @@ OfType = tuple[str | None, Value]  # the type of a role, or None for all roles; 
 
 @dataclass(frozen=True)
 class Role:
-    """All tasks of one type."""
+    """All tasks of one type.
+
+    Attributes:
+      count: the number of tasks.
+      alone: whether a task that failed is restarted alone. If it is false, all tasks restart with it.
+      leads: whether the first of these tasks leads the training.
+      shares: whether these tasks read or write the run directory of the leader.
+      grace_s: the seconds from SIGTERM to SIGKILL. The leader writes a snapshot in this time.
+      cpu: the cores of each task, as Kubernetes writes them.
+      memory: the memory of each task, as Kubernetes writes it.
+      restarts: how often these tasks may be restarted.
+    """
 
     type: str
     count: int
-    alone: bool  # whether a task that failed is restarted alone; if not, all tasks restart with it
-    leads: bool  # whether its first task leads the training
-    shares: bool  # whether its tasks read or write the run directory of the leader
-    grace_s: int  # from SIGTERM to SIGKILL; the leader writes a snapshot in this time
-    cpu: str = "2"  # the cores of each task, as Kubernetes writes them
-    memory: str = "4Gi"  # of each task, as Kubernetes writes it
-    restarts: int = 20  # how often tasks of the role may be restarted
+    alone: bool
+    leads: bool
+    shares: bool
+    grace_s: int
+    cpu: str = "2"
+    memory: str = "4Gi"
+    restarts: int = 20
 
     @property
     def listens(self) -> bool:

@@ -17,24 +17,38 @@ STEADY_S = 3600
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """The settings of a job for Slurm."""
+    """The settings of a job for Slurm.
+
+    Attributes:
+      run_dir: the run directory, on a file system that all nodes share.
+      program: the command `ps-cluster`, as the nodes find it.
+      time: the time limit, as `sbatch` takes it; None for the limit of the partition.
+      cpus: the CPUs of each task.
+      tasks_per_node: the largest number of tasks on a node; None for as many as fit, which takes the fewest nodes.
+      restarts: how often each task may be restarted in a row.
+      steady_s: once a task has run for this number of seconds, its restarts are counted from 0 again.
+      first_port: the port of the first task. The other tasks have the next ports. If it is None, the ports are computed
+        from the job's number.
+      task_options: further options of the command `task`.
+      more: further options of `sbatch`.
+    """
 
     name: str
-    run_dir: PurePosixPath  # on a file system that all nodes share
-    program: str  # the command `ps-cluster`, as the nodes find it
+    run_dir: PurePosixPath
+    program: str
     config: RunConfig
     roles: tuple[Role, ...]
-    time: str | None  # the limit, as `sbatch` takes it; None for the limit of the partition
-    cpus: int  # of each task
+    time: str | None
+    cpus: int
     memory_per_cpu: str
-    tasks_per_node: int | None  # at most; None for as many as fit, which takes the fewest nodes
-    restarts: int  # how often each task may be restarted in a row
-    steady_s: int  # once a task has run for this time, its restarts are counted from 0 again
-    # The port of the first task; the other tasks have the next ones. None: the ports are computed from the job's number, so
-    # other jobs on the same nodes seldom use them. A task whose port is taken ends the job with code 2.
+    tasks_per_node: int | None
+    restarts: int
+    steady_s: int
+    # Jobs on the same nodes seldom have the same ports if these are computed from the job's number. A task whose port
+    # is taken ends the job with code 2.
     first_port: int | None
-    task_options: tuple[str, ...] = ()  # further options of the command `task`
-    more: tuple[str, ...] = ()  # further options of `sbatch`
+    task_options: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:

@@ -66,4 +66,4 @@ def test_the_table_says_where_tasks_were_and_how_often_each_was_restarted():
     text = printed(report)
     assert "host-0: ps-0 · host-1: worker-0" in text
     assert "ps-0 2" in text and "worker-0 0" not in text
-    assert "1.5 s of training, of 2.0 s that had not been saved" in text
+    assert "1.5 s of the 2.0 s of training that had not been saved" in text

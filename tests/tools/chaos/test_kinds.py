@@ -79,7 +79,7 @@ def test_a_throttled_process_gets_a_twentieth_of_a_processor_and_leaves_the_grou
 def test_a_system_without_control_groups_says_why_not(tmp_path):
     assert why_no_limit(NO_MEMORY, tmp_path / "nothing").endswith("no file system of control groups is mounted")
     (tmp_path / "memory").mkdir()
-    assert why_no_limit(NO_MEMORY, tmp_path).endswith("does not pass on the controller 'memory'")
+    assert why_no_limit(NO_MEMORY, tmp_path).endswith("does not enable the controller 'memory' for new groups")
     assert list((tmp_path / "memory").iterdir()) == []
 
 

@@ -402,7 +402,7 @@ def test_the_report_says_whether_all_runs_were_scored_at_the_same_numbers_of_ima
     scores = ((0.1, 0.0, 0), (0.4, 10.0, 5000), (0.6, 20.0, 10_000))
     late = (scores[0], (0.4, 10.0, 5200), scores[2])
     for name, others, says in (
-        ("alike", late, "3, at the same numbers of images (the runs differ by at most 2.0% of the training)"),
+        ("alike", late, "3, at the same numbers of images (these differ by at most 2.0% of the training)"),
         ("fewer", scores[1:], "2 to 3, not at the same numbers of images"),
     ):
         runs = [Fake({"mode.name": mode}, one) for mode, one in (("sync", scores), ("async", others))]

@@ -87,7 +87,7 @@ def _kill_and_hold(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
 
 
 def _silence(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-    """Stop a worker like a paused container: its connections stay open, but it does not answer.
+    """Stop the processes of a worker. Its connections stay open, but it does not answer, like a paused container.
 
     Return a function that resumes the worker.
     """
