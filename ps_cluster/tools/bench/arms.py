@@ -61,7 +61,7 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return the settings `case`, which are common to several arms, changed for this arm.
+        """Return `case`, the settings that several arms have in common, changed by the settings of this arm.
 
         `training.steps`, the number of updates, is the arm's own if the arm sets it. Otherwise it is chosen such that
         all arms train on the same number of examples. It is None if neither the arm nor `case` sets it.

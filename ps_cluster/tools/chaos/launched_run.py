@@ -132,7 +132,7 @@ class LaunchedRun:
         self._popen.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
-        """Interrupt the run twice, which ends it without a drain. Kill the launcher if the run does not end in time."""
+        """Interrupt the run twice, which ends it at once. Kill the launcher if the run does not end in time."""
         for grace_s in (1.0, STOP_S):
             self.interrupt()
             with contextlib.suppress(subprocess.TimeoutExpired):
