@@ -145,7 +145,7 @@ class Experiment(ABC):
 
     @property
     def kinds(self) -> Mapping[FaultKind, str | None]:
-        """The kinds of fault to inject. Each maps to the reason why it is impossible, or to None."""
+        """The kinds of fault to inject. Each maps to the reason why it is impossible, or to None if none is known."""
         return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod
