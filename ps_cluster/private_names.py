@@ -125,7 +125,9 @@ def abort_collectives(reason: str) -> None:
 
 
 def wait_at_barrier(name: str, within_s: float) -> None:
-    """Wait until all workers have called this with the same `name`, without the graph that a public all-reduce needs.
+    """Wait until all workers have called this function with the same `name`.
+
+    A public all-reduce would also wait, but needs a graph.
 
     Raises:
       tf.errors.OpError: another worker has not called this within `within_s` seconds, or has failed.

@@ -122,7 +122,7 @@ class SingleValueOption(click.Option):
     Attributes:
       group: the heading of the option in the help.
       rare: whether only --help-all shows the option.
-      usual: whether the option is listed among the first in the help of a command without options of its own (OWN).
+      usual: whether the option is listed among the first in the help of a command without options of its own.
     """
 
     def __init__(self, *args: Any, group: str = OWN, rare: bool = False, usual: bool = False, **more: Any):

@@ -148,7 +148,10 @@ _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 
 
 def type_of_setting(key: str) -> OptionType:
-    """Return the type of the option for the setting with this dotted key, with the setting's choices or range."""
+    """Return the type of the option that sets a setting, with the choices or the range that the setting allows.
+
+    `key`: the dotted key of the setting.
+    """
     if key in CHOICE_BY_SETTING:
         return NameOf(CHOICE_BY_SETTING[key].kinds)
     field = _field(*key.split("."))
@@ -243,8 +246,8 @@ class GivenSettings:
     def overrides_of_all(self) -> dict[str, Any]:
         """Return the settings of the environment variables and the `overrides`, by dotted key.
 
-        The `overrides` win, except that the strictest `cluster.isolation` wins. Commands that start several runs use
-        this method.
+        The `overrides` win over the environment variables, but for `cluster.isolation` the stricter value wins.
+        Commands that start several runs use this method.
         """
         return joined([settings_of_environment(os.environ), self.overrides()])
 
@@ -252,7 +255,8 @@ class GivenSettings:
         """Merge the file, the environment and the `overrides`. Raises UserError for bad input.
 
         Args:
-          size: the numbers of workers and parameter servers of a cluster on several machines, as for `config.resolve`.
+          size: the numbers of workers and parameter servers of a cluster on several machines. They win over all other
+            sources.
         """
         return resolve(self.file, self.overrides(), size, os.environ)
 

@@ -96,7 +96,10 @@ def _section(name: str, model: type[BaseModel]) -> Schema:
 
 
 def names_schema(choice: Choice[Named], found: Schema) -> Schema:
-    """Return the schema of the key whose value decides which further settings its section has, e.g. `mode.name`."""
+    """Return the schema of a key that chooses an object by its name, e.g. `mode.name`.
+
+    `found`: the schema of the key in the settings class. Only its description is kept.
+    """
     described = {key: value for key, value in found.items() if key == "description"}
     return {"anyOf": [{"enum": own_names(choice)}, {"type": "string", "pattern": _PATH}], **described}
 
@@ -109,7 +112,7 @@ def _only_own(choice: Choice[Named]) -> Iterator[Schema]:
 
 
 def _either(one: Schema | None, other: Schema) -> Schema:
-    """Return a schema that accepts the values of both schemas. Two choices may have settings of the same name."""
+    """Return a schema that accepts what either schema accepts, for settings of the same name in two choices."""
     if one is None or one == other:
         return other
     return {"anyOf": [*one.get("anyOf", [one]), other]}

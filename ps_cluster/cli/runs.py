@@ -256,8 +256,8 @@ def health(
 ) -> int:
     """Tell a probe whether a run, or one task of it, is alive and makes progress.
 
-    If it is, the exit code is 0, else 1. Call the command on the machine or in the container in which
-    the run or the task runs.
+    The exit code is 0 if nothing is wrong, else 1. Call the command on the machine or in the container in which the run
+    or the task runs.
     """
     from ps_cluster.report import health as answers
 

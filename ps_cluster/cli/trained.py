@@ -106,7 +106,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option(
     "--data-dir",
     type=INPUT_PATH,
-    help="Take classes and columns from the data set in this folder; default: from the run, which keeps them.",
+    help="Take the names of classes and columns from the data set in this folder; default: those that the run keeps.",
 )
 @click.pass_context
 def predict(

@@ -88,7 +88,7 @@ class NameOf(click.ParamType[str]):
         self._kinds = kinds
 
     def choices(self, *, explained: bool) -> str:
-        """Return the names for a help text. `explained`: add the sentence `description` of each object that has one."""
+        """Return the names for a help text. `explained`: whether to add the descriptions of the objects."""
         descriptions = {name: self._kinds[name].description if explained else "" for name in self._kinds.names}
         names = ", ".join(f"{name} ({text})" if text else name for name, text in descriptions.items())
         return f"Choose from {names}, or your own as FILE.py:NAME."

@@ -1,6 +1,6 @@
 """Write a page about a data set of images.
 
-For each class, it shows the number of examples, and some examples with variations as training makes them.
+For each class, the page shows the number of examples, some of the examples, and how training varies these.
 """
 
 from __future__ import annotations

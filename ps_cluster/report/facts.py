@@ -73,7 +73,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
         counts = {"scheduled": gradients.scheduled, "applied": gradients.applied, "dropped": gradients.dropped}
         each = (gradients.applied or 0) / updates.applied if updates.applied else 0
         texts = " · ".join(f"{number(count)} {name}" for name, count in counts.items())
-        yield "gradients", f"{texts}, because they came too late · {each:.3g} in an update on average"
+        yield "gradients", f"{texts}, because they came too late · {each:.3g} applied per update on average"
     if summary.parameter_servers:  # without parameter servers, all gradients come from the newest parameters
         stale = summary.staleness
         text = "–" if stale.mean is None else f"mean {stale.mean:.2f}"

@@ -32,7 +32,7 @@ class Guess(NamedTuple):
         standard errors above 0.5 is enough too: if few examples are positive, as with clicks, a network may have learned
         much and still never predict "yes", so that its accuracy is that of the guess.
 
-        Returns None if nothing was scored, or if there are too few examples to tell that nothing was learned.
+        Returns None if nothing was scored, or if there are too few examples to decide (`is_too_uncertain_for`).
         """
         if self.is_too_uncertain_for(scores):
             return None

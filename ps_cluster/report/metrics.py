@@ -94,7 +94,7 @@ class Seen:
     lines: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def with_row(self, row: ProgressRow) -> Seen:
-        """Return a copy that includes another progress row. Counting begins at the first row."""
+        """Return a copy that includes another progress row. The first row adds nothing to the counts."""
         before = self.row or row
         earlier, now = _updates_of_workers(before), _updates_of_workers(row)
         workers = {index: self.workers.get(index, 0) + _more(earlier[index], now[index]) for index in now}

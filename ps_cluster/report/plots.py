@@ -70,7 +70,10 @@ _RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """The colour, the line style and the marker of one arm of a comparison. They are the same in every plot."""
+    """The colour, the line style and the marker of one arm of a comparison, e.g. of one mode.
+
+    They are the same in every plot.
+    """
 
     color: str
     line: Line

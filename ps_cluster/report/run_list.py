@@ -95,7 +95,10 @@ class RunFiles:
 
     @property
     def ended(self) -> Summary | None:
-        """The summary; None while a command works in the run directory, because it may be from an earlier command."""
+        """The summary; None while a command works in the run directory.
+
+        Until this command ends, the summary may be that of an earlier command.
+        """
         return None if self.running else self.summary
 
 

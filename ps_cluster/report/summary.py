@@ -167,9 +167,10 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Return a copy of a summary with the newest scores and the recomputed updates of its proof.
+    """Return a copy of a summary with the newest scores, and with the newest results of updates computed again.
 
-    The fields that depend on these are updated too.
+    These results become part of the proof, the check that each update was applied exactly once. All fields that depend
+    on scores or proof are updated too.
     """
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
@@ -200,9 +201,9 @@ class _ProgressTotals:
     Attributes:
       last: the newest row.
       rolled_back: the number of updates that rows reported as applied, and that were lost later.
-      begun: the time of the first update since this start of the launcher, in monotonic seconds; None if there is none.
-      lives: the ids of all starts of the launcher.
-      before: the seconds of training before this start of the launcher; None if this start has no row.
+      begun: the time of the first update under the newest launcher, in monotonic seconds; None if there is none.
+      lives: the ids of all launchers that the run has had.
+      before: the seconds of training before the newest launcher; None if there is no row since it started.
     """
 
     last: ProgressRow = field(default_factory=lambda: ProgressRow(phase="starting"))

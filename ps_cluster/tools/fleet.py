@@ -148,7 +148,7 @@ class Fleet:
         self._supervisor.start(spec)
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:
-        """Return how a run ended whose process has exited; None if the run was continued in a new process."""
+        """Return the outcome of a run whose process has exited; None if the run was continued in a new process."""
         job = self._jobs[task_exit.task]
         if has_completed(job.root):
             return self._over(job, "completed")
@@ -203,7 +203,7 @@ def _remove(job: Job) -> None:
 def config_at_once(values: Mapping[str, object]) -> RunConfig:
     """Return the configuration of a run that trains at the same time as other runs, and whose checkpoints are scored.
 
-    `values`: the settings of the run, dotted key → value. Raises UserError for values that don't fit.
+    `values`: the settings of the run, dotted key → value. Raises UserError if they are invalid.
     """
     judged = {"evaluation.draw_results": False, "cluster.evaluator": True}
     config = build_config(None, {**values, **judged})

@@ -531,7 +531,7 @@ OPEN = "not isolated: whoever reaches the ports can run code as you"
         ({"network": NetworkSummary(private=False, notice=OPEN)}, OPEN, "isolated"),
         (
             {"gradients": {"scheduled": 1173, "applied": 782, "dropped": 391, "per_update": 2}},
-            "1,173 scheduled · 782 applied · 391 dropped, because they came too late · 2 in an update on average",
+            "1,173 scheduled · 782 applied · 391 dropped, because they came too late · 2 applied per update on average",
             "dropped",
         ),
         (

@@ -29,7 +29,8 @@ from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine
 def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
     """Check whether this machine and installation can train.
 
-    Each line says ok, warn or fail, and what to do about it. The exit code is 1 if a check has failed.
+    The command prints a line for each check, which begins with ok, warn or fail. If there is something to do, the next
+    line says what. The exit code is 1 if a check has failed.
     """
     from ps_cluster.data import cache
 
@@ -49,7 +50,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
     """Return all checks, quick ones first. `runs` and `cache_dir` are the folders of runs and of packed data.
 
     Args:
-      data_dir: a folder that is searched for the archive of CIFAR-10 before the caches are.
+      data_dir: the folder in which to look first for the archive of CIFAR-10; None to look only in the caches.
       cluster: whether to include the check that trains on a real cluster.
     """
     from ps_cluster.tools.doctor import gpu_checks, installation_checks, machine_checks, trial

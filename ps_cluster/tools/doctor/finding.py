@@ -44,7 +44,10 @@ class Check:
 
 
 def examine(checks: Sequence[Check]) -> Iterator[Finding]:
-    """Yield the finding of each check. A check that raises or takes too long has failed; its thread is left running."""
+    """Yield the finding of each check. A check that raises an error or takes too long has failed.
+
+    The thread of a check that takes too long is not ended, because Python can't end a thread.
+    """
     for check in checks:
         began = time.monotonic()
         findings: list[Finding] = []

@@ -29,7 +29,7 @@ _LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; with TF32 it
 
 
 class Product(BaseModel):
-    """The measured matrix product on a device.
+    """The measurements of a matrix product on a device.
 
     Attributes:
       ms: the mean time of a product in milliseconds.
@@ -48,7 +48,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     """Multiply a matrix on each GPU, in a separate process. `there`: the GPUs; None means those of this machine."""
     there = usable_gpus(os.environ) if there is None else there
     if not there:
-        return ok("none, so training runs on the processors")
+        return ok("none, so training runs on the CPU")
     count = f"{len(there)} GPU{'s' * (len(there) > 1)}"
     env = environment.for_tensorflow(environment_with_package(os.environ), on_gpus=True)
     try:
@@ -64,7 +64,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     if ended.returncode:
         return fail(f"{count}: {last_error_line(ended)}", "see whether the driver and CUDA fit TensorFlow (nvidia-smi)")
     if not products:
-        return warn(f"{count}, and TensorFlow sees none: training runs on the processors", how_to_install_cuda())
+        return warn(f"{count}, and TensorFlow sees none: training runs on the CPU", how_to_install_cuda())
     each = "; ".join(f"{one.name} {one.model}".strip() + f" multiplies in {one.ms:.1f} ms" for one in products)
     if wrong := [one.name for one in products if not one.error <= _LARGEST_ERROR]:
         return fail(

@@ -34,10 +34,10 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def ignored_settings(given: Mapping[str, str] | None = None) -> Finding:
-    """Look for settings of other programs, e.g. another Keras backend or keras.json, because tasks ignore them."""
+    """Look for settings in environment variables or keras.json that tasks ignore, e.g. another Keras backend."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
-        return warn("; ".join(lines), "do nothing, unless you rely on these settings: tasks ignore them")
-    return ok("no settings that tasks ignore")
+        return warn("; ".join(lines), "nothing, unless you rely on these settings, which tasks ignore")
+    return ok("no settings are ignored")
 
 
 def tensorflow_import(
@@ -79,10 +79,10 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
         elif found != wanted:
             others.append(f"{name} {found} instead of {wanted}")
     if not others:
-        return ok(f"all {count} packages are those of {lock.name}")
+        return ok(f"all {count} packages have the versions in {lock.name}")
     more = f", and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
     return warn(
-        f"{len(others)} of {count} packages are not those of {lock.name}: {', '.join(others[:_MOST_NAMED])}{more}",
+        f"{len(others)} of {count} packages differ from {lock.name}: {', '.join(others[:_MOST_NAMED])}{more}",
         f"python -m pip install --require-hashes --no-deps -r {lock.name}",
     )
 
@@ -105,6 +105,6 @@ def data_set(cache_dir: Path, data_dir: Path | None) -> Finding:
     if damaged:
         return warn(f"the packed copy {damaged[0]} is damaged", f"{PROGRAM} data rm {shlex.quote(damaged[0])}")
     return warn(
-        f"{entry.title} is not here: a run downloads it, or else trains on the generated set and says so",
-        f"{PROGRAM} data fetch cifar10, or give it by --data-dir",
+        f"{entry.title} is not on this machine: the default run downloads it or, if that fails, uses generated data",
+        f"{PROGRAM} data fetch cifar10, or name the folder of its archive with --data-dir",
     )

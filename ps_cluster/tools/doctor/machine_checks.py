@@ -44,7 +44,7 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
             f"raise the CPU limit of the container: it may use only a part of its {allowed.processors} processors",
         )
     if allowed.threads < 2:
-        return warn(answer, "give it a second core: on one core, workers take turns")
+        return warn(answer, "allow this program a second core: on one core, workers take turns")
     return ok(answer)
 
 

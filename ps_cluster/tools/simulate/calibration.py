@@ -97,11 +97,14 @@ def read_run(root: Path) -> FinishedRun:
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
-    """Return the costs of a step, measured in a run of mode async. Raises UserError if this run does not allow that.
+    """Return the costs of a step, measured in a run of mode async.
 
     Some costs can't be measured in a single run of this mode, so they are taken from `base`: the costs per parameter,
     the chief's cost per dispatch (its message with a worker's next steps), the cost of a round, and that of the
     start-up.
+
+    Raises:
+      UserError: the run has another mode, was resumed or restarted, or has too few steps, or a cost is out of range.
     """
     if run.config.mode.name != Async.name:
         raise UserError(

@@ -55,8 +55,8 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--straggler",
     default="none",
-    help="Slow workers: 2:5x makes worker 2 five times slower, 1:+0.2s adds 0.2 s to each step of worker 1, and ';' joins "
-    "several workers. random:gamma slows all workers down at random.",
+    help="Slow workers: 2:5x makes worker 2 five times slower, 1:+0.2s adds 0.2 s to each step of worker 1, and ';' "
+    "separates several workers. random:gamma slows all workers down at random.",
 )
 @option(
     "--network",

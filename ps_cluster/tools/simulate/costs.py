@@ -53,8 +53,8 @@ class TableCosts(BaseModel):
 class Costs(BaseModel):
     """The costs of one step of one worker, measured on an idle machine.
 
-    The costs of the work of parameter servers and chief, and the fields with `cpu` in their names, are CPU seconds. All
-    other times are wall seconds.
+    Some times are CPU seconds: the costs of the work of the parameter servers, those of the work of the chief, and all
+    fields with `cpu` in their names. The other times are wall seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -115,7 +115,7 @@ class Costs(BaseModel):
 
     @property
     def delay_seconds(self) -> float:
-        """The sum of the delays of a step."""
+        """The sum of the delays of a step: of its pull, of its push, and of the gap before the next step."""
         return self.pull_delay_seconds + self.push_delay_seconds + self.step_gap_seconds
 
     def of_mode(self, mode: str) -> Costs:
@@ -177,7 +177,7 @@ class SimulatedCluster:
 
     @property
     def waits(self) -> Waits:
-        """The event that a worker may have to wait for."""
+        """The reason for which a worker may have to wait, which depends on the mode."""
         return MODES[self.mode].synchrony.waits
 
     @property

@@ -41,7 +41,7 @@ def gammas(
 
 
 class Slow:
-    """Draws the waits of slow workers after a computation, as `--straggler` makes real workers wait."""
+    """Draws how long slow workers wait after a computation. With `--straggler`, real workers wait in the same way."""
 
     def __init__(self, stragglers: Stragglers, workers: int, random: np.random.Generator, seed: int):
         self._stragglers = stragglers
@@ -58,7 +58,7 @@ class Slow:
     def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> float | np.ndarray:
         """Return how many seconds a worker waits after a computation of `own_seconds`.
 
-        For a slice of workers, both are float64 [workers].
+        For a slice of workers, `own_seconds` and the result are float64 [workers].
         """
         if not self._stragglers:
             return 0.0 * own_seconds

@@ -23,7 +23,7 @@ class Events:
         self._order = count()
 
     def at(self, time: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        """Plan `action(*arguments)` for the simulated time `time`, which has not passed."""
+        """Plan `action(*arguments)` for the simulated time `time`, which must not be in the past."""
         planned: Action = partial(action, *arguments)
         heapq.heappush(self._heap, (time, next(self._order), planned))
 
@@ -41,8 +41,8 @@ class Events:
 class Core:
     """One core. All its jobs progress at the same rate: egalitarian processor sharing.
 
-    `_share` is the CPU time that a job would have had if it had been on the core since the beginning. A job ends when
-    `_share` reaches its value at the job's start plus the job's seconds.
+    `_share` is the CPU time that a job would have had if it had been on the core since the beginning. A job of s
+    seconds ends when `_share` has grown by s since the job was added.
     """
 
     def __init__(self, events: Events, ran_dry: Callable[[Core], None]):

@@ -14,15 +14,16 @@ from ps_cluster.tools.simulate.training import SimulatedTraining
 CHIEF_POLLS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/chief.py
 
 Serve = Callable[[int, int], None]
-"""Serve the request of a worker on a server."""
+"""A function that serves a request on a server. Its arguments are the indices of the worker and of the server."""
 
 
 class OneMachine(SimulatedTraining):
     """Simulates a run on a single machine, with no computer network between its tasks.
 
-    All CPU time is taken from `cluster.cores`. If the measured CPU time of a worker's step is longer than the wall time
-    of its computation, the difference was spent in calls and in packing messages. `costs` counts that time as delays.
-    If the difference is even longer than the delays, the rest was spent in a second thread of the computation.
+    All CPU time is taken from `cluster.cores`. The measured CPU time of a worker's step may be longer than the wall
+    time of its computation. The simulation assumes that the additional CPU time was spent in the delays of the step, on
+    calls and on packing messages. If the delays are too short for that, further threads of the computation spent the
+    rest.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):

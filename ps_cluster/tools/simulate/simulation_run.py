@@ -1,4 +1,4 @@
-"""Run `ps-cluster simulate`: choose costs and clusters, or a run to check against, and print tables."""
+"""Run `ps-cluster simulate`: predict clusters, or compare a prediction with a finished run, and print a table."""
 
 from __future__ import annotations
 
@@ -127,7 +127,10 @@ def _print_predictions(predictions: Sequence[Prediction], console: Console) -> N
 
 
 def _print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> None:
-    """Print what was simulated, and where its costs were measured. `cluster`: any of the clusters."""
+    """Print what was simulated, and the run and the processor with which its costs were measured.
+
+    `cluster`: one of the simulated clusters, which differ only in their numbers of workers and parameter servers.
+    """
     network, where = cluster.network, f"one machine with {cluster.cores} cores"
     if cluster.cores is None:
         gbits, latency = 8e-9 * network.link_bytes_per_second, 1e6 * network.latency_seconds
@@ -150,7 +153,7 @@ def _warn_of_another_processor(
 
     Args:
       run: the configuration of the run that is checked, if there is one.
-      more: the further options of `simulate` that the printed command has.
+      more: the options that follow --from in the printed command `simulate`.
     """
     if costs.processor == processor:
         return

@@ -1,6 +1,6 @@
-"""Simulate training by events: the versions that workers pull, their staleness, and rounds.
+"""Simulate training by discrete events: pulls, pushes, rounds and the staleness of gradients.
 
-Subclasses add the machines.
+The subclasses of `SimulatedTraining` add the machines.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ class SimulatedTraining(ABC):
             self._pulled[worker, server] = self._versions[server]
 
     def end_computation(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
-        """End a computation of `seconds`, and call `then(worker)`, after a wait if the worker is slow on purpose."""
+        """End a computation that took `seconds`, and call `then(worker)`.
+
+        A worker that is slowed down by `--straggler` waits before that call.
+        """
         self._asks.discard(worker)
         self._computing += seconds
         self.events.after(self._slow.seconds(worker, seconds), then, worker)

@@ -1,1 +1,1 @@
-"""Train many runs, several at once: to search for good settings, or to join them into one model."""
+"""Train many runs, several at once: to search for good settings, or to join their networks into one model."""

@@ -42,7 +42,11 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
     + "; ".join(f"{method.name}: {method.summary}" for method in SEARCH_METHODS.values())
     + "; default: random.",
 )
-@option("--trials", type=Integer(1, MOST_TRIALS), help=f"Number of trials; default: {TRIALS}, or all of a grid.")
+@option(
+    "--trials",
+    type=Integer(1, MOST_TRIALS),
+    help=f"Number of trials; default: {TRIALS}, or all combinations of a grid.",
+)
 @option("--workers", "at_once", type=Integer(1, 8), default=2, help="Number of trials that are trained at once.")
 @option(
     "--output",

@@ -60,7 +60,7 @@ def read_ensemble(
       file: the settings of all members, as `run --config` takes them.
       overrides: dotted key → value; they replace settings of the file.
       models: the networks; None for the one network that the settings name.
-      seeds: the number of seeds of each network; None for 1 if there are several networks, or else `MEMBERS`.
+      seeds: the number of seeds of each network. None means `MEMBERS` for one network, and 1 for several networks.
       split: one of `SPLITS`.
     Raises:
       UserError: the file can't be read, or the arguments don't fit together.
@@ -93,7 +93,7 @@ def read_ensemble(
 def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None = None) -> list[Job]:
     """Return the runs that train the members. Their run directories are in the folder `output`.
 
-    Their configurations are complete only if `dataset` is given. Raises UserError if settings don't fit.
+    Their configurations are complete only if `dataset` is given. Raises UserError if a member's settings are invalid.
     """
     members = []
     for index in range(ensemble.count):
@@ -117,7 +117,7 @@ def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None =
 def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
     """Yield a line for each member, then lines about the mode and the expected memory.
 
-    Raises UserError if settings don't fit.
+    Raises UserError if a member's settings are invalid.
     """
     members = members_of(ensemble, Path())
     for member in members:

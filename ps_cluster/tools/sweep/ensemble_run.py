@@ -32,7 +32,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     Args:
       output: the folder of the ensemble; the caller holds its lock (files/locks.py).
     Raises:
-      UserError: a setting does not fit, `output` holds something else, or there is no data.
+      UserError: a setting is invalid, `output` has other files or another ensemble, or there is no data.
       RunFailed: a member could not be trained.
     """
     # Errors are found before any file is written.

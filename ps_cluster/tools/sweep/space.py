@@ -37,7 +37,7 @@ class Choices:
     def draw(self, trial: BaseTrial, key: str) -> None:
         """Draw the value of this setting in Optuna's `trial`, unless the trial already has a value.
 
-        The value is stored as JSON, because Optuna's choices can't be lists or sections.
+        The value is stored as JSON, because Optuna's choices can't be lists or dictionaries.
         """
         trial.suggest_categorical(key, list(map(json.dumps, self.values)))
 
@@ -102,7 +102,7 @@ class Space:
         return {key: json.loads(value) if isinstance(value, str) else value for key, value in found.items()}
 
     def size_of_grid(self) -> int:
-        """Return the number of combinations. Raises UserError for a `Range`, which has no number of values."""
+        """Return the number of combinations. Raises UserError if a setting has a `Range` instead of `Choices`."""
         for key, axis in self.axes.items():
             if isinstance(axis, Range):
                 low, high = (end if axis.is_integer else f"{end:g}" for end in axis.values)

@@ -126,7 +126,7 @@ class SweepPlan:
     """A sweep with its search space and its data set.
 
     Attributes:
-      dataset: the data set, which holds out the training examples that judge the trials.
+      dataset: the data set. It holds out some training examples, on which the trials are scored.
     """
 
     sweep: Sweep
@@ -135,7 +135,7 @@ class SweepPlan:
 
     @classmethod
     def on(cls, dataset: PackedDataset, sweep: Sweep, space: Space) -> SweepPlan:
-        """Return the plan of a sweep. Raises UserError for anything that a trial would refuse."""
+        """Return the plan of a sweep. Raises UserError if the settings of a trial would be invalid."""
         wanted = sweep.settings.get("evaluation.validation_examples") or 0
         held_out = wanted or max(1, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * dataset.train_examples)))
         plan = cls(sweep, space, dataset.holding_out(held_out))
@@ -179,7 +179,7 @@ class SweepPlan:
         return self.method.count(self.space, self.sweep.trials)
 
     def config(self, values: Values) -> RunConfig:
-        """Return the configuration of a trial. Raises UserError if the values don't fit."""
+        """Return the configuration of a trial with these values. Raises UserError if its settings are invalid."""
         judged = {"evaluation.validation_examples": self.dataset.validation_examples}
         config = config_at_once({**self.sweep.settings, **values, **judged})
         if self.method.halves:  # a checkpoint, and so a score, after each stage

@@ -47,8 +47,8 @@ class Running:
     Attributes:
       scores: reads the new rows of the trial's evaluation results.
       score: the score of the trial so far; None before its first score.
-      rung: the stage of the trial's next rung, where successive halving stops the worse trials early. It is None after
-        the last rung, and after a rung whose score is missing, because the trial can then no longer be stopped early.
+      rung: the stage of the training after which successive halving next decides whether to stop the trial early. None
+        after the last decision, and after a decision that was missed because there was no score of its stage.
     """
 
     trial: Trial
@@ -60,7 +60,7 @@ class Running:
 
 
 class SweepRun:
-    """The training of all trials of a plan. The caller holds the lock of `output`."""
+    """The training of all trials of a plan. The caller holds the lock of the sweep's folder."""
 
     def __init__(
         self, plan: SweepPlan, book: TrialBook, fleet: Fleet, output: Path,
@@ -115,7 +115,7 @@ class SweepRun:
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
     def _poll(self, running: Running, *, has_ended: bool = False) -> None:
-        """Read the new scores of a trial. If the search method asks for it after one of them, stop the trial early.
+        """Read the new scores of a trial. Stop the trial early if the search method decides so after one of the scores.
 
         `has_ended`: whether the trial has ended, so that it is too late to stop it.
         """
@@ -163,7 +163,8 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
       output: the folder of the sweep; the caller holds its lock (files/locks.py).
       tensorboard: show all trials in TensorBoard while they are trained, and print the link.
     Raises:
-      UserError: Optuna is missing, a setting does not fit, `output` holds something else, or there is no data.
+      UserError: Optuna is missing, a setting is invalid, `output` has other files or another sweep, or there is no
+        data.
     """
     check_installed()
     claimed_folders.check_unclaimed(output, PLAN, NOUN)
@@ -196,10 +197,13 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
 
 
 def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
-    """Yield a line for each trial that is known in advance, then lines about their mode, number and expected memory.
+    """Yield lines that describe a sweep, without starting it.
+
+    There is a line for each trial that is known in advance. Further lines tell the mode, the number and the expected
+    memory of all trials.
 
     Raises:
-      UserError: Optuna is missing, or a setting does not fit.
+      UserError: Optuna is missing, or a setting is invalid.
     """
     check_installed()
     space, method = checked_space(sweep), SEARCH_METHODS[sweep.method]
@@ -214,4 +218,4 @@ def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
     yield mode_of(sweep.settings, sweep.vary, "trial")
     configs = (build_config(None, {**sweep.settings, **values}) for values in space.samples())
     expected = memory.expected(configs, min(at_once, count))
-    yield f"trials: {count}, {at_once} at once, by {method.name}; memory expected: {expected}; nothing was started"
+    yield f"trials: {count}, {at_once} at once, method {method.name}; memory expected: {expected}; nothing was started"

@@ -44,7 +44,7 @@ def test_python_is_held_against_the_versions_that_are_supported(version, status)
 
 def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path):
     nothing = {"KERAS_HOME": str(tmp_path)}
-    answer(ignored_settings(nothing), OK, "no settings that tasks ignore")
+    answer(ignored_settings(nothing), OK, "no settings are ignored")
     answer(
         ignored_settings(nothing | {"KERAS_BACKEND": "jax"}), WARN, "KERAS_BACKEND=jax is not used: tasks compute with"
     )
@@ -54,7 +54,7 @@ MULTIPLY = (sys.executable, "-m", "ps_cluster.tools.doctor.gpu_checks")
 
 
 def test_without_a_gpu_nothing_is_multiplied():
-    answer(gpus((), argv=("no-such-program",)), OK, "none, so training runs on the processors")
+    answer(gpus((), argv=("no-such-program",)), OK, "none, so training runs on the CPU")
 
 
 def test_a_matrix_is_multiplied_on_each_device():
@@ -102,7 +102,7 @@ winonly==1.0 ; sys_platform == 'win32' \\
     [
         ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow-cpu": "2.21.0"}, OK, "all 3 packages"),
         ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow": "2.21.0"}, OK, "all 3 packages"),  # with CUDA
-        ({"absl-py": "2.5.1", "numpy": "2.3.0", "tensorflow-cpu": "2.21.0"}, WARN, "1 of 3 packages are not those of"),
+        ({"absl-py": "2.5.1", "numpy": "2.3.0", "tensorflow-cpu": "2.21.0"}, WARN, "1 of 3 packages differ from"),
         ({"absl-py": "2.5.1", "tensorflow": "2.20.0"}, WARN, "2.20.0 instead of 2.21.0, numpy 2.4.0 is missing"),
     ],
 )
