@@ -69,7 +69,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 
 
 def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yield the dotted key and the schema of each setting. The key begins with the names of the objects around it."""
+    """Yield the dotted key and the schema of each setting. The key begins with the names of its sections."""
     for name, found in properties.items():
         if "properties" in found:
             yield from leaves(found["properties"], f"{prefix}{name}.")

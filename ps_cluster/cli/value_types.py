@@ -52,7 +52,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 class _PlainDigits(click.ParamType[Any]):
     """A base class for types of numbers in plain digits, which `read` parses.
 
-    Among the bases of a type, it has to come before click's class.
+    A subclass has to name it before click's class in its list of base classes.
     """
 
     read: Callable[[str], Any]

@@ -86,7 +86,7 @@ class Analysis(ABC):
         """Create the analysis of `predictions`. Raises Malformed if their arrays do not fit the objective.
 
         Args:
-          target_name: the name of the target, e.g. of a column of a table.
+          target_name: the name of the target. In a table of data, it is the name of a column.
         """
         self.predictions = predictions
         self.target_name = target_name

@@ -114,7 +114,7 @@ def _labelled(label: str, text: str) -> str:
 
 
 def points_to_files(line: str) -> bool:
-    """Return whether a line of a run's output names its files. It may be a line of the closing table or a notice."""
+    """Return whether a line names files of the run. The line is a notice or comes from the closing table."""
     labels = tuple(f" {label} " for label in LABELS_OF_FILES)
     return line.startswith(labels) or line.partition("] ")[2].startswith(LABELS_OF_FILES)
 

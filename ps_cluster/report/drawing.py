@@ -20,7 +20,7 @@ NOT_SCORED = "no results: no checkpoint was scored"
 def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
     """Draw the results at the end of a run.
 
-    If drawing fails for any reason, notify of the failure. The run itself does not fail then.
+    If drawing fails for any reason, `notify` is called with the reason, and the run does not fail.
     """
     try:
         draw_results(run_dir, notify)

@@ -131,7 +131,7 @@ def _not_scored(epochs: list[float]) -> str:
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
     return (
         f"epoch{'s' * (len(epochs) > 1)} {named}{more}: no checkpoint was written, or it was removed before it was "
-        "scored; with a larger checkpoints.every_epochs, fewer epochs are scored"
+        "scored; if checkpoints.every_epochs is larger, fewer checkpoints have to be scored"
     )
 
 
@@ -191,7 +191,7 @@ def _usual_score(summary: Summary) -> str:
 
 
 def _value(accuracy: float | None, error: float | None) -> str:
-    """Return a metric without its name, e.g. "91.20%"."""
+    """Return the accuracy or, if it is None, the error as text, e.g. "91.20%" or "not a finite number"."""
     return (metric_text(accuracy, error) or MetricText.of("metric", None)).value
 
 
@@ -205,7 +205,7 @@ def _warning(summary: Summary) -> str:
     if summary.too_few_examples:
         return (
             f"{summary.too_few_examples:,} test {summary.unit} are too few to tell whether the model is better than "
-            f"guessing: score it on more, or compare several runs. {page}"
+            f"guessing: score it on more examples, or compare several runs. {page}"
         )
     if summary.learned is False:
         guess = MetricText.of("accuracy" if summary.evaluation.test_error is None else "error", summary.guess)

@@ -107,7 +107,8 @@ class LabelResults(Analysis):
     def calibration(self) -> Calibration:
         """The calibration over all examples and labels.
 
-        A prediction says that a label is present, or that it is absent. Its confidence is the probability of that.
+        A prediction says that a label is present, or that it is absent. The confidence is the predicted probability
+        that this is right.
         """
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 

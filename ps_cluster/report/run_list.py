@@ -257,5 +257,8 @@ def state_text(run: ListedRun) -> str:
 
 
 def short_name(name: str | None) -> str:
-    """Return a name for display; "–" for None. A name in a user's file is shown without the folders of the file."""
+    """Return the name of a mode, network or data set for display; "–" for None.
+
+    A name in a user's code, path/to/file.py:name, is shown without the folders.
+    """
     return "–" if name is None else Path(user_code.short_name(name)).name

@@ -143,7 +143,7 @@ class RunState:
 
     @property
     def rate_line(self) -> str:
-        """A line with the learning rate and where it comes from, which shows why two runs have different rates."""
+        """A line with the learning rate and its origin. It shows why two runs have different learning rates."""
         return f"learning rate {self.config.optimizer.learning_rate:g}: {rate_origin(self.config)}"
 
     @property

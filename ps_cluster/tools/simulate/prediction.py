@@ -96,10 +96,10 @@ def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> d
 def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     """Predict training with ring all-reduce, which has no queues to simulate.
 
-    The phases of a step follow each other: the slowest worker's computation, the sending of the gradient over links,
-    their latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns. In each turn, every
-    worker sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
-    workstations", Journal of Parallel and Distributed Computing 69(2)).
+    The phases of a step follow each other: the slowest worker's computation, the sending of the gradient over the
+    links, the latency of the links, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns. In
+    each turn, every worker sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+    clusters of workstations", Journal of Parallel and Distributed Computing 69(2)).
     """
     random, workers = np.random.default_rng(cluster.seed), cluster.workers
     slow = Slow(cluster.stragglers, workers, random, cluster.seed)
