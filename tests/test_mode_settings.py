@@ -144,7 +144,10 @@ def test_compare_refuses_what_an_arm_itself_can_not_use():
         ({"cluster.min_workers": 5}, "cluster.min_workers: got 5: it has to be at most cluster.workers, 3"),
         ({"cluster.max_workers": 2}, "cluster.max_workers: got 2: it has to be at least cluster.workers, 3"),
         ({"mode.name": "sync", "cluster.max_workers": 5}, "mode sync keeps its number of workers: each all-reduce"),
-        ({"mode.name": "sync-ps", "cluster.min_workers": 1}, "mode sync-ps keeps its number of workers: a round has"),
+        (
+            {"mode.name": "sync-ps", "cluster.min_workers": 1},
+            "mode sync-ps keeps its number of workers: every worker takes",
+        ),
         ({"mode.simulate_workers": 9, "cluster.max_workers": 5}, "mode.simulate_workers: got 9: it needs a fixed"),
     ],
 )

@@ -1,8 +1,8 @@
 """Compare the versions, settings, files and data of tasks that have to agree.
 
-All tasks of a run on several machines have to agree, and a resumed run has to agree with its checkpoint. This module
-does not import TensorFlow, so differences are found early: tasks find them before the first step, and a resumed run
-finds them before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
+All tasks of a run on several machines have to agree, and a resumed run has to agree with its checkpoint. Tasks are
+compared before the first step, and a resumed run is compared with its checkpoint before it starts or writes anything.
+This module does not import TensorFlow. It reads TensorFlow's version from the installed package.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return the fingerprint that `to_json` in another task wrote as `text`.
+        """Return the fingerprint in `text`, which another task has made with `to_json`.
 
         Raises:
           Malformed: the text is too long, or it is not a fingerprint.
@@ -96,7 +96,8 @@ class CompatibilityFingerprint(Row):
 
         Args:
           at: the task of the other fingerprint, e.g. "worker-1".
-          here: how the line names the task of this fingerprint, e.g. "at worker-0" if the line is read at another task.
+          here: the words that stand for the task of this fingerprint in the line. If another task will show the line,
+            "here" would be wrong, so pass e.g. "at worker-0".
         """
         for mine, theirs in zip(self._parts(), other._parts(), strict=True):
             for name in dict.fromkeys([*mine, *theirs]):

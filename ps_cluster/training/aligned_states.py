@@ -34,7 +34,10 @@ class AlignedStates:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the chief must not hand out steps now, so that all shards apply the same steps before a snapshot."""
+        """Whether the chief must not hand out steps now.
+
+        During this pause, all shards reach a state in which they have applied the same steps.
+        """
         return self._paused_s >= 0
 
     @property
@@ -45,8 +48,8 @@ class AlignedStates:
     def poll(self, applied: int, outstanding: int, longest_update_s: float) -> bool:
         """Record the progress. Return True if the chief pauses and no step is under way, so that a snapshot is due now.
 
-        A pause ends without a snapshot if steps are still under way, no update was applied since the previous call, and
-        the pause has lasted at least as long as both `LONGEST_PAUSE_S` and `longest_update_s`.
+        If steps are still under way after the longer of `LONGEST_PAUSE_S` and `longest_update_s`, the pause ends
+        without a snapshot. It continues, however, as long as each call finds new applied updates.
 
         Args:
           applied: the number of updates that are applied.
@@ -64,7 +67,7 @@ class AlignedStates:
         return not outstanding
 
     def note_saved(self, aligned: bool, step: int) -> None:
-        """Note that a state was saved. An aligned state of step 0 saves no work, so it does not count."""
+        """Record that a state was saved. An aligned state of a step above 0 ends the pause, or delays the next one."""
         if aligned and step:
             self._end_pause()
 

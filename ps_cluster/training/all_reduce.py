@@ -1,12 +1,14 @@
 """Train synchronously by all-reduce with MultiWorkerMirroredStrategy, the usual alternative to parameter servers.
 
 Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers'
-gradients:
+gradients. It makes several updates in one graph. For each update, it
 
-    each worker   some updates in one graph: pull from its local shard, compute, ──► all-reduce ◄──► the other workers
-                  apply the mean to its local shard; keep the ledger row of the update
-                  then one all-reduce of all these rows, of every worker's request (continue or stop), and of digests of
-                  the weights
+1. pulls the weights from its local shard, and computes the gradient,
+2. gets the mean of all workers' gradients by all-reduce,
+3. applies the mean to its local shard, and keeps the update's row for the ledger.
+
+After these updates, one more all-reduce exchanges all their rows, every worker's request (continue or stop), and
+digests of the weights.
 
 A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
 gradients are not sent in float32. Worker 0 also writes the checkpoints, the progress rows, the ledger and the result.
@@ -113,7 +115,10 @@ def train(job: TrainingJob) -> None:
 def _train(
     config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
 ) -> float:
-    """Train until all updates are done, or until worker 0 requests otherwise. Return worker 0's last request."""
+    """Train until all updates are done, or until worker 0 asks all workers to stop.
+
+    Returns worker 0's last request: CONTINUE, STOP or CONTINUE_LATER.
+    """
     progress, leader_request = session.progress, CONTINUE
     session.keep_up("training")  # from this row on, the time limit for first updates replaces the limit for the start
     while not progress.completed and leader_request == CONTINUE:
@@ -232,7 +237,10 @@ def all_reduce_function(
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
 
     def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
-        """Return each vector's mean over all workers, float32. The vectors share one all-reduce and one dtype."""
+        """Return the mean of each vector over all workers, in float32. One all-reduce sends all these vectors.
+
+        `vectors`: vectors of the same dtype.
+        """
         summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
         means: list[tf.Tensor] = tf.split(summed / workers, [tf.size(vector) for vector in vectors])
         return means

@@ -51,7 +51,7 @@ class AppliedTotals:
 
         Args:
           rows: the steps' rows in the ledger, a structured array [k] of `ledger.ROW`.
-          seconds: float64 [k], the time at which each step was applied, in training seconds.
+          seconds: float64 [k], the training time, in seconds, at which each step was applied.
         """
         examples = rows["examples"].astype(np.int64)
         self._note_first_updates(rows["worker"].astype(np.int64), seconds, examples)
@@ -122,13 +122,13 @@ class AppliedTotals:
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
         """Return the examples per second while all workers trained.
 
-        The measured time begins when every worker has had at least one update, because before that, TensorFlow still
-        builds the graph of some worker. It ends with the last update. Return None if this time is empty.
+        The measured time begins when every worker has had its first update, because TensorFlow builds a worker's graph
+        before that. With b backup workers, it begins when all workers but b have had it. It ends with the last update.
+        Return None if the measured time is 0.
 
         Args:
-          last_update: the time of the last update in training seconds; None if there was none.
-          backup_workers: the number of backup workers. The measured time begins when all workers but this many have had
-            an update.
+          last_update: the training time of the last update, in seconds; None if there was none.
+          backup_workers: the number b of backup workers.
         """
         firsts = sorted(self._first_updates.values())
         if last_update is None or not firsts:

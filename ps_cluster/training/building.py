@@ -84,7 +84,7 @@ def build(
 def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:
     """Return the positions of each server's weights in the vector of all weights, for a network with embedding tables.
 
-    A server has a range of the weights outside of tables, followed by its rows of each group of tables
+    Each server has a range of the weights that do not belong to tables. Its rows of each table follow
     (server/table_shard.py). `matrices`: the matrices that must not be cut into parts on several servers.
     """
     starts = accumulate([0, *network.all_weights.sizes])

@@ -39,7 +39,7 @@ AHEAD_S = 1.0
 def train(job: TrainingJob, build: Build = build) -> None:
     """Train until every update is applied, or until `job.drain` asks to stop and the steps under way have ended.
 
-    Writes checkpoints, the mark that training has ended, rows in metrics/ and TensorBoard's files.
+    Writes checkpoints, a file that marks the end of training, rows in metrics/, and TensorBoard's files.
 
     Args:
       build: builds the parameter store and the computation of the workers' steps.
@@ -169,8 +169,8 @@ class Chief:
         """Create a chief.
 
         Args:
-          lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
-            gives a dispatch to another worker too.
+          lost_after_s: if a dispatch is late by this many seconds, the chief gives it to another worker too. It is late
+            once it has had no update for the longest time that an update may take.
           present: returns the indices of the workers that take part now; None if all workers always take part.
           start_again: asks workers, with the reason, to exit and be started again; None if the launcher finds and ends
             workers that do nothing (launch/silence.py).
@@ -207,7 +207,10 @@ class Chief:
             self._finish_steps_under_way(drain)
 
     def _until_next_poll_s(self) -> float:
-        """Return the seconds until the next check: POLL_S, or fewer if a checkpoint of whole epochs is due earlier."""
+        """Return the seconds until the next check.
+
+        These are POLL_S, or fewer if a checkpoint that `checkpoints.every_epochs` asks for is due earlier.
+        """
         speed = self._progress.updates_per_second()
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
@@ -215,8 +218,8 @@ class Chief:
     def _poll(self, phase: Phase) -> bool:
         """Begin a check of the ledger, or continue to wait for a check that takes long.
 
-        Returns whether all work was done before the check, and no more work will be handed out. Raises the error of the
-        check, or the error of a worker.
+        Returns False while the check is under way. After the check, returns True if no dispatch was under way when the
+        check began, and none will follow. Raises the error of the check, or the error of a worker.
         """
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
@@ -297,7 +300,10 @@ class Chief:
                 return  # the ledger has no room
 
     def _schedule(self, graph: DispatchGraph, what: np.ndarray | int) -> None:
-        """Schedule a dispatch of `what` (step ids, or the version to reach), with the current time for the ledger."""
+        """Schedule a dispatch. The current time is sent with it, because the ledger has a column for this time.
+
+        `what`: the step ids of the dispatch; in modes with rounds, the version at which it ends.
+        """
         self._dispatcher.schedule(graph, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self, drain: Drain) -> None:

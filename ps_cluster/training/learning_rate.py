@@ -66,10 +66,10 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 
 def ledger_settings_text(config: RunConfig, total_steps: int) -> str:
-    """Return the settings that determine the learning rates and the numbers of examples in the ledger's rows.
+    """Return, as one text, the settings that determine which values the rows of the ledger may have.
 
-    The bound on the staleness in these rows is included, too. The settings are returned as one text, so that the
-    settings of two leaders can be compared.
+    These are the learning rate, the number of examples and the largest staleness of a row. The texts of two leaders are
+    compared, to find out whether the same values are allowed in their rows.
     """
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""

@@ -51,7 +51,10 @@ class LedgerReader:
 
     @property
     def changed_share(self) -> float:
-        """The share of all weights that a snapshot would hold now if it left out table rows that have not changed."""
+        """The share of all weights that a snapshot would hold now if it left out unchanged rows of embedding tables.
+
+        A row is unchanged if it is as in the last snapshot that holds all rows. Without tables, the share is 1.
+        """
         return self._store.changed_share
 
     def snapshot(self, extent: Extent = Extent.WHOLE) -> dict[str, np.ndarray | Pieces]:

@@ -64,10 +64,10 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
             f"{4 * network.tables.size / 1e9:.2f} GB; the rest is for copies and optimizer slots), "
         )
         less = (
-            "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables need less "
-            "memory"
+            "to need less memory, make the tables smaller, choose an optimizer rule with fewer slots, or set --no-evaluator "
+            "or evaluation.recompute_updates=false"
         )
-    need = f"its training takes about {needs / 1e9:.1f} GB of memory, {share}and {room}"
+    need = f"training takes about {needs / 1e9:.1f} GB of memory, {share}and {room}"
     line = f"model.name: got '{config.model.name}': {need}: {less}"
     if SURE_SHARE * needs > room.memory_bytes:
         raise UserError(line)
@@ -157,8 +157,8 @@ class TableMemoryLimit:
             if SURE_SHARE * needs > room.memory_bytes:
                 names = " and ".join(f"ps-{server}" for server in servers)
                 raise UserError(
-                    f"cluster.parameter_servers: got {config.shards}: {tables} {needs / 1e9:.1f} GB on {names}, and {room}: "
-                    "fewer or narrower rows need less memory, and more machines with parameter servers have more"
+                    f"cluster.parameter_servers: got {config.shards}: {tables} {needs / 1e9:.1f} GB on {names}, but {room}: "
+                    "use fewer or narrower rows, or put parameter servers on more machines"
                 )
 
 

@@ -71,11 +71,14 @@ def _with_weights(blocks: Sequence[Block]) -> str:
 
 
 def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[str]) -> list[str]:
-    """Return the device on which each worker computes: the one that the user asks for, else its GPU or its processor.
+    """Return the name of the device on which each worker computes.
+
+    If the user asks for no device, a worker computes on its GPU if the run uses GPUs and the worker has one, and
+    otherwise on its processor.
 
     Args:
-      asked: worker → the device that the user asks for, e.g. "GPU:0".
-      existing: the names of all devices of the cluster. A GPU that does not exist is used only if the user asks for it.
+      asked: worker → the device that the user asks for, e.g. "GPU:0". It is returned even if it does not exist.
+      existing: the names of all devices of the cluster.
     """
     usual = [
         device_name(Task(WORKER, worker), accelerator_of(config) or CPU) for worker in range(config.cluster.workers)

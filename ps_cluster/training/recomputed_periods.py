@@ -58,7 +58,9 @@ class RecomputedElasticPeriods(_RecomputedPeriods):
     """
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the expected push: the change of the worker's weights in the period, and the fresh statistics.
+        """Return the expected push of a period.
+
+        It contains the change of the worker's weights in the period, and what the period adds to the moving statistics.
 
         Args:
           given: float32 [2, n], the worker's weights after its last exchange, and those before that exchange.
@@ -88,13 +90,17 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         slots = {name: np.full(1, value) for name, value in update.first_values(settings).items()}
         nothing = UpdateParts(np.zeros(1), np.zeros(1), slots, 0.0, 0, np.ones(1), np.zeros(1))
         if "weights" not in (rule.equation(settings, nothing) or {}):
-            return f"the periods of a worker: optimizer.rule {rule.name} has no equation for the weights"
+            return f"periods of local steps, because optimizer.rule {rule.name} has no numpy equation for the weights"
         if update.slot_names and not gradient.first_of_worker:
-            return "the periods after the first one of a worker: the state of its optimizer stays with the worker"
+            return "all periods of a worker after its first one, because only the worker knows its optimizer's state"
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the expected push: the pulled weights minus the weights after the period, and the fresh statistics."""
+        """Return the expected push of a period.
+
+        It contains the pulled weights minus the weights after the period, and what the period adds to the moving
+        statistics.
+        """
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
         slots = {name: np.full(self.length, value) for name, value in update.first_values(settings).items()}

@@ -1,8 +1,8 @@
 """Recompute a worker's step with plain Keras in float32.
 
-A worker computes a pure function of flat vectors, in the precision of the run and with fused layers (`models/flat.py`), in one
-graph with the batch (`training/step.py`). Here the batch is computed with numpy, the network is the Keras model itself, the
-loss is one of Keras's, and each operation runs separately.
+A worker runs one graph, which prepares the batch (`training/step.py`), and then computes a pure function of flat
+vectors, in the precision of the run and with fused layers (`models/flat.py`). Here the batch is computed with numpy,
+the network is the Keras model itself, the loss is one of Keras's, and each operation runs separately.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class RecomputedSteps:
     def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
         """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call this before `recompute`.
 
-        Returns why the update can't be recomputed; None if it can. If a key had no row in its table when the gradient
-        was pushed, the Keras layer computes with the initial values for this key. Then the update can be recomputed
-        only if the worker had pulled these initial values, too.
+        Returns why the update can't be recomputed; None if it can. It can't be recomputed if a row was removed from its
+        table between the pull and the push: the Keras layer would compute with the initial values of the row's key, but
+        the worker had pulled other values.
 
         Args:
           shards: the sampled update.
@@ -144,7 +144,10 @@ class RecomputedSteps:
         return self._of_batch(gradient.step, gradient.worker, given, statistics)
 
     def _of_batch(self, batch: int, worker: int, weights: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the gradient and the fresh statistics of a batch. `batch`: its number among all batches of the run."""
+        """Return the gradient of a batch, and what it adds to the moving statistics.
+
+        `batch`: the number of the batch among all batches of the run.
+        """
         parts = self._examples(batch, worker).split(self._config.chosen_mode.micro_batches(self._config))
         found = [
             self._of_examples(examples, weights, statistics, draws=batch * len(parts) + number)

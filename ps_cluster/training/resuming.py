@@ -62,7 +62,7 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(
             f"cluster.workers: got {config.cluster.workers}: a ledger for this number of workers holds "
-            f"{config.ledger_window:,} steps, and the unfinished steps of the run in '{run_dir.root}' are farther apart: "
+            f"{config.ledger_window:,} steps, but the unfinished steps of the run in '{run_dir.root}' span more: "
             "resume the run with as many workers as before"
         )
     return checkpoint
@@ -152,7 +152,7 @@ def _contradictions(
         yield f"a counter is negative, {table.min()}"
     if not steps.shape[1] or (steps[:, 0] > applied.below).any():
         yield (
-            f"the first open step of a shard is missing, or it is above step {applied.below}, which is the first that is "
+            f"the first open step of a shard is not recorded, or it is above step {applied.below}, although this step is "
             "not applied"
         )
     if len(waiting) > MOST_OPEN:

@@ -59,7 +59,7 @@ class RunProgress:
       scheduled_updates: the updates that were handed out. The chief records them when it hands them out.
       positions: for each shard, the number of rows that were read from its ledger.
       missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
-      next_step: the lowest step id above all that were handed out before a resume.
+      next_step: the highest step id that was handed out before a resume, plus 1; 0 without a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last check.
       ends_with_open_updates: whether this leader ends while updates are still under way, so that these updates stay
         undone.
@@ -227,7 +227,10 @@ class RunProgress:
         self._summed_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:
-        """Measure how long the steps of `rows` took, with all waits of the worker, by the server's clock alone."""
+        """Measure the mean time between the updates of each worker's process, including all waits of the worker.
+
+        All times in this measurement come from the server's clock: they are the times at which updates were applied.
+        """
         for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
             times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
             last = float(times.max())
@@ -305,7 +308,10 @@ class RunProgress:
         return self._end_of_epochs(self.applied)
 
     def _end_of_epochs(self, update: int) -> int:
-        """Return the first number of updates above `update` after which a checkpoint of whole epochs is due."""
+        """Return the lowest number of updates above `update` at which `checkpoints.every_epochs` asks for a checkpoint.
+
+        If the run ends earlier, or without that setting, return the number of all updates of the run.
+        """
         every = self._config.checkpoints.every_epochs
         if every is None:
             return self.total

@@ -112,7 +112,10 @@ class UpdateSampler:
                 reservation.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
     def _is_over(self, reservation: _Reservation) -> bool:
-        """Return whether every shard has applied the update of a reservation, or has passed it long ago."""
+        """Return whether every shard has applied the update of a reservation, or the wait for this is given up.
+
+        It is given up after `GIVEN_UP_AFTER` further updates.
+        """
         fewest = min(map(len, reservation.rows))
         if self._steps_per_update == 1:
             is_applied = fewest > 0

@@ -127,8 +127,9 @@ class Saver:
 
     @property
     def seconds_to_checkpoint(self) -> float:
-        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if unknown or already due.
+        """The seconds until the setting `checkpoints.every_epochs` makes a checkpoint due, at the present speed.
 
+        They are infinite without this setting, while the speed is unknown, and while a checkpoint is already due.
         If the chief checks the ledger at that moment, all modes of a comparison save at nearly the same number of
         examples.
         """
@@ -140,7 +141,10 @@ class Saver:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the chief must not hand out steps now, so that all shards apply the same steps before a snapshot."""
+        """Whether the chief must not hand out steps now.
+
+        During this pause, all shards reach a state in which they have applied the same steps. Then a snapshot is saved.
+        """
         return self._aligned_states is not None and self._aligned_states.is_paused
 
     def save_when_due(self) -> None:
@@ -190,9 +194,9 @@ class Saver:
         return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
 
     def _has_paused(self, factor: float) -> bool:
-        """Return whether the last save ended long enough ago.
+        """Return whether enough time has passed since the end of the last save.
 
-        It did if this was at least `factor` times its duration ago, or at least LONGEST_PAUSE_S ago.
+        Enough is `factor` times the duration of the last save, but at most LONGEST_PAUSE_S.
         """
         return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
@@ -202,10 +206,10 @@ class Saver:
         return 0 if every is None else math.floor(self._progress.epochs / every + ROUNDING)
 
     def _checkpoints_kept(self) -> int:
-        """Return the number of checkpoints to keep: all of them if they are to be scored after training.
+        """Return the number of checkpoints to keep.
 
-        Checkpoints that wait for the evaluator or for Keras callbacks are kept as far as there is room. Both take them
-        in the order of their steps.
+        All checkpoints are kept if they are to be scored after training. Otherwise `checkpoints.keep` of them are kept.
+        If more of them still wait for the evaluator or for Keras callbacks, more are kept, up to `MOST_WAITING_BYTES`.
         """
         if self._config.evaluation.after_training:
             return ALL
@@ -218,7 +222,7 @@ class Saver:
     def _waiting_checkpoints(self) -> list[checkpoints.State]:
         """Return the checkpoints that still wait for the evaluator or for Keras callbacks.
 
-        The evaluator has to score all checkpoints of whole epochs.
+        Checkpoints wait for the evaluator only if the setting `checkpoints.every_epochs` asks for them.
         """
         is_scored = self._config.checkpoints.every_epochs is not None and self._config.cluster.evaluator
         # After a roll-back, checkpoints of steps below the last scored one may be new, so each step is looked up.
@@ -235,7 +239,8 @@ class Saver:
     def _checkpoint_every_s(self) -> float:
         """The seconds between checkpoints.
 
-        With "auto" they are as many as the run had trained at its last checkpoint, within bounds.
+        With the setting "auto", this is the time that the run had trained until its last checkpoint, but at least
+        `FIRST_S` and at most `LONGEST_S`.
         """
         if (setting := self._config.checkpoints.every_seconds) != AUTO:
             return setting
@@ -262,7 +267,11 @@ class Saver:
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path) -> bool:
-        """Save the state. Return whether all shards have applied the same steps in it; False if there is one shard."""
+        """Save the state. Return whether an aligned state of several shards was saved.
+
+        In an aligned state, all shards have applied the same steps. A snapshot that is not aligned is not saved if it
+        would replace an aligned one.
+        """
         began, is_snapshot = self._clock(), directory == self._run_dir.snapshots
         share = self._ledger_reader.changed_share if is_snapshot else 0.0
         extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE
@@ -355,8 +364,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` at intervals, so that the training does not seem to stand still while a large state is written.
 
-        `saving` is called only if updates have been applied between its last call and the beginning of this save.
-        Without this condition, a training that stands still would not be noticed.
+        If no update was applied since the previous save that called `saving`, this save does not call it. Otherwise a
+        training that stands still would not be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 
@@ -397,6 +406,9 @@ def check_disk(
 
 
 def all_finite(values: np.ndarray) -> bool:
-    """Return whether all values are finite. The sum decides it in one pass; only an overflow needs a second pass."""
+    """Return whether all values are finite.
+
+    If their sum is finite, they are. Otherwise a second pass checks each value, because a sum may overflow.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())

@@ -137,7 +137,10 @@ class Session:
     """
 
     def __init__(self, start: SessionStart, store: ParameterStore, compute: Compute):
-        """Open the journals (the ledgers' copies on disk). Remove states that did not lead to the resumed one."""
+        """Open the journals (the ledgers' copies on disk).
+
+        After a resume, remove the saved states that are not part of the history of the resumed checkpoint.
+        """
         self.store = store
         self.compute = compute
         mode, config = start.config.chosen_mode, start.config
@@ -213,7 +216,7 @@ class Session:
             self._reporter.row_when_due(phase)
 
     def end(self, *, stopped: bool, is_continued: bool = False) -> TrainingOutcome:
-        """Write the last checkpoint, the ledger as CSV files, the result, and the mark that training has ended.
+        """Write the last checkpoint, the ledger as CSV files, the result, and a file that marks the end of training.
 
         Args:
           stopped: whether training was stopped early. Otherwise every update should be applied, unless training is broken.
@@ -305,9 +308,10 @@ class Session:
         )
 
     def _rows_by_other_rules(self, history: Sequence[JournalPart]) -> int:
-        """Return the number of rows up to and including the last row of a leader whose rules differ from this leader's.
+        """Return how many rows at the beginning of a shard's ledger may not follow this leader's settings.
 
-        For the rules, see `ledger_settings_text`. If no rules differ, return 0.
+        These are all rows up to and including the last row of an earlier leader whose `ledger_settings_text` differs
+        from that of this leader. Return 0 if there is no such leader.
         """
         rules, rows, other = ledger_settings_text(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):

@@ -107,7 +107,10 @@ class SplitStep(TrainStep):
         weights: Sequence[tf.Tensor],
         statistics: Sequence[tf.Tensor],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        """Return loss, metric and number of examples of a micro-batch, and each part's gradient and fresh statistics."""
+        """Return loss, metric and number of examples of a micro-batch, and two lists with one vector for each part.
+
+        The vectors are the part's gradient, and what the micro-batch adds to the part's moving statistics.
+        """
         # A single micro-batch has the random state of a `TrainStep`. Several have different random states.
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
         with tf.device(self._parted.output_device), tf.name_scope(COMPUTATION):

@@ -62,7 +62,7 @@ def worker_columns(
     times: StepTimes,
     rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
 ) -> WorkerColumns:
-    """Return the columns of a ledger row that the worker fills in. `stacked` turns them into a tensor.
+    """Return the worker's part of the columns of a ledger row. `stacked` turns these columns into a tensor.
 
     The columns for the remainders, which compression leaves out of pushes, are 0. `with_remainders` fills them in.
 
@@ -186,9 +186,10 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: whether each pull asks if all shards already have the step. If they have it, the step is not computed
-        again. (A step that only some shards lack is still pushed to all shards.) Only dispatches that are handed out a
-        second time ask: the worker can't prepare the batch while it waits for the answer, which costs a few percent.
+      repeats: whether the steps are handed out a second time. If so, and if pushes are never dropped, each pull asks
+        whether all shards already have the step, and such a step is not computed again. (A step that only some shards
+        lack is still pushed to all shards.) Otherwise pulls do not ask: a worker can't prepare a batch while it waits
+        for the answer, and training would be a few percent slower.
     """
     computation = TimedComputation(compute, config, store)
 

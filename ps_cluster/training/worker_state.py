@@ -96,7 +96,7 @@ class WorkerState:
 
     @property
     def _saves(self) -> tf.Variable:
-        """The number of the newest save. It has to be the last kept variable, so create all other variables before."""
+        """The number of the newest save. It comes last in each file, so create the other variables before it."""
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64))
         return self._kept["saves"]
@@ -161,9 +161,9 @@ class WorkerState:
     def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:
         """Write the variables to the older of the two files if a push was applied; else restore the last written state.
 
-        If the disk refused the last state, the files hold an older one, and the variables stay unchanged: it is better
-        to keep the effect of a refused period than to lose several periods. Returns a tensor to depend on. `step`: the
-        step id, int64 []. `is_applied`: bool [].
+        If the disk refused the last write, the files hold an older state. Then it is not restored, because this would
+        undo several periods. The variables keep the effect of the one period whose push was not applied. Returns a
+        tensor to depend on. `step`: the step id, int64 []. `is_applied`: bool [].
         """
         saves = self._saves
 

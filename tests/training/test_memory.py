@@ -175,7 +175,7 @@ def test_on_several_machines_the_one_that_is_too_small_for_its_servers_is_named(
     machines = [memory.Machine(FreeMemory(least // 2 + 1), (1,)), memory.Machine(FreeMemory(least), (0, 2))]
     assert built(memory.TableMemoryLimit(some, None, lambda: machines))[1] == ""
     machines[1] = memory.Machine(FreeMemory(least - 2), (0, 2))
-    assert "GB on ps-0 and ps-2, and the machine has" in built(memory.TableMemoryLimit(some, None, lambda: machines))[1]
+    assert "GB on ps-0 and ps-2, but the machine has" in built(memory.TableMemoryLimit(some, None, lambda: machines))[1]
 
 
 def test_servers_tell_of_their_machine_and_its_free_memory():

@@ -38,8 +38,8 @@ class DefaultMode(Mode):
         super().check(config)
         if self.shard.capabilities.waits and type(self).dispatch is DefaultMode.dispatch:
             raise ValueError(
-                f"mode.name: got '{self.name}': pushes wait in its shard, {self.shard.__name__}, but its workers run the graph "
-                "of mode async, which cannot wait: override its method `dispatch`"
+                f"mode.name: got '{self.name}': pushes wait in the mode's shard, {self.shard.__name__}, but the workers "
+                "run the graph of mode async, which cannot wait: override the method `dispatch` of the mode"
             )
 
     def train(self, job: TrainingJob) -> None:

@@ -54,8 +54,8 @@ class BoundedShard(WaitingShard):
 
     `max_staleness` s: no update is applied to weights that are more than s versions newer than those from which it was
     computed. A worker is called under way from its pull to its push. It waits before its pull while s + 1 other workers
-    are under way. It waits before its push while its update would make it impossible that all other workers under way
-    push within the bound, in whatever order. The worker that pulled first never waits to push.
+    are under way. It waits before its push while its update would force another worker under way to exceed the bound.
+    The worker that pulled first never waits to push.
 
     `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
     server", NIPS, section 2): a worker's clock is the number of its steps that have ended, either applied or refused as
@@ -64,13 +64,18 @@ class BoundedShard(WaitingShard):
     bulk-synchronous: no worker begins step c + 1 before all have pushed step c. The slowest worker never waits for
     another worker's clock.
 
-    A worker waits for all other workers with three exceptions. It does not wait for workers that the chief knows to be
-    gone, or for workers that have sent nothing for `LEASE_S` seconds (or for the longest time that an update takes, if
-    that is more). It does not wait for a worker without a step either, once other workers have all the steps that
-    remain before the end of training, or before a checkpoint for which training is held. A worker that returns, or
-    arrives late, continues at the lowest clock that the bound allows. If it had a step under way, other workers should
-    already have seen its update, so its gradient is dropped and computed again, like a gradient that is staler than
-    `max_staleness`. So both bounds hold for every update, whichever worker died.
+    A worker waits for all other workers with three exceptions:
+
+    - Workers that the chief knows to be gone.
+    - Workers that have sent nothing for `LEASE_S` seconds (or for the longest time that an update takes, if that is
+      more).
+    - Workers that have no step and will get none for now, because other workers already have all steps up to the end of
+      training, or up to a checkpoint for which training is held.
+
+    A worker that returns, or arrives late, continues at the lowest clock that the bound allows. If it pushes a step of
+    a lower clock, the push is dropped: other workers have begun steps in which they should have seen its update. The
+    worker then computes the gradient again, as it does after a push that is staler than `max_staleness`. So both bounds
+    hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):

@@ -44,8 +44,8 @@ class DilocoSettings(OuterSettings):
         default=None,
         ge=1,
         le=1000,
-        description="The momentum changes only with every N-th push, by the mean of the last N pushes; null: N is "
-        "cluster.workers, or 1 with a staleness method that gathers pushes.",
+        description="The momentum changes only with every N-th push, by the mean of the last N pushes. If it is null, N is "
+        "cluster.workers, or 1 if the staleness method gathers several pushes into one change of the weights.",
     )
     momentum_spread: float = Field(
         default=0.0,
@@ -110,7 +110,7 @@ def _speed(measured: tf.Tensor) -> tf.Tensor:
 
 
 class Diloco(OuterMode):
-    """Asynchronous local SGD: each period of a worker becomes one outer step when it arrives."""
+    """Asynchronous local SGD: each change of the weights that a worker pushes after a period becomes one outer step."""
 
     name = "diloco"
     description = (
@@ -142,8 +142,8 @@ class Diloco(OuterMode):
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
-                f"mode.fragments: got true: it needs mode.dynamic_steps=false, and from 2 to {settings.local_steps} "
-                f"(mode.local_steps) parameter servers; cluster.parameter_servers is {servers}"
+                f"mode.fragments: got true: it needs mode.dynamic_steps=false, at least 2 parameter servers, and at most as "
+                f"many as mode.local_steps, {settings.local_steps}; cluster.parameter_servers is {servers}"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):

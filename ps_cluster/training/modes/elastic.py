@@ -54,8 +54,8 @@ class ElasticSettings(LocalSettings):
         default=0.9,
         gt=0,
         le=1,
-        description="An exchange moves a worker's weights and the centre towards each other, both by beta / workers of their "
-        "difference.",
+        description="In an exchange, a worker's weights and the centre move towards each other. Each of them moves by "
+        "beta / workers times their difference.",
     )
 
 
@@ -163,8 +163,8 @@ class Elastic(LocalMode):
     cluster = ClusterShape(
         pins_workers=True,
         fixed_workers=(
-            "a worker that came later would pull the centre back to the first weights, and the moving rate is beta / "
-            "workers"
+            "a worker that came later would pull the centre back to the first weights, and would change the moving rate, "
+            "beta / workers"
         ),
     )
     unused_settings = frozenset({"staleness", "lookahead"})

@@ -114,7 +114,7 @@ class FragmentedWorker:
 
 
 def batches_before_exchange(batches: int, shard: int, shards: int) -> int:
-    """Return the number of batches, of all `batches` of a period, after which a shard is exchanged.
+    """Return after how many of the `batches` batches of a period a shard is exchanged.
 
     The last shard is exchanged first.
     """

@@ -1,7 +1,8 @@
 """Take local steps between two exchanges, with an optimizer whose state stays with the worker.
 
-The weights and the rule's slots are local to a worker (training/worker_state.py). A restarted worker reads the slots
-from files. Here a step id stands for a period: `local_steps` batches, whose numbers begin at step id x local_steps.
+The weights and the optimizer's slots are local to a worker (training/worker_state.py). A restarted worker reads the
+slots from files. Here a step id stands for a period of `local_steps` batches. The number of the period's first batch is
+step id x local_steps.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape
     Args:
       splits: how the network is divided: by "layers" or by "width".
       flow: what the workers send to each other.
-      fixed_workers: as in `ClusterShape`.
+      fixed_workers: a text for messages that says why the number of workers can't change during a run.
     """
     return ClusterShape(
         types=(CHIEF, WORKER),

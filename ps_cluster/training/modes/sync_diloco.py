@@ -17,14 +17,14 @@ class SyncDilocoSettings(OuterSettings, SyncPsSettings):
 
 
 class SyncDiloco(OuterMode, SyncPs):
-    """Rounds of local SGD: the mean of all workers' periods becomes one outer step.
+    """Local SGD in rounds: the mean of the changes of all workers' weights becomes one outer step.
 
-    The mode guarantees that every period of an update begins from the same version of the weights, so staleness is
-    always 0. With `backup_workers` a period that comes too late for its round is dropped.
+    The mode guarantees that all changes in a mean begin from the same version of the weights, so staleness is always 0.
+    With `backup_workers`, a change that comes too late for its round is dropped.
 
-    The cluster, the rounds (shard, step source and dispatch) and the checks of the settings are those of `SyncPs`. The
-    worker's step, the server's rule, and the equations with which the proof, the check of a run's updates, computes
-    both again are those of `OuterMode`.
+    `SyncPs` provides the cluster, the rounds (shard, step source and dispatch) and the checks of the settings.
+    `OuterMode` provides the worker's step and the server's rule. It also provides the equations that compute both again
+    when a run's updates are checked.
     """
 
     name = "sync-diloco"

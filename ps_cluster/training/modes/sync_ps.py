@@ -73,8 +73,8 @@ class RoundShard(WaitingShard):
     There are W workers, b of them backup workers. Round v turns version v into v + 1, and in it worker w takes step
     v x W + w. The first W - b gradients count; the gradients of the b slowest workers are dropped (Chen, Pan, Monga,
     Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers). With a grace period, the round stays open for
-    this period after the first W - b gradients, or until all gradients have arrived. The chief's ticks measure the
-    time, so the round may stay open for up to two ticks longer.
+    this period after the first W - b gradients, or until all gradients have arrived. The shard learns only from the
+    chief's periodic ticks how much time has passed, so the round may stay open for up to two ticks longer.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -194,7 +194,7 @@ class SyncPs(DefaultMode):
     has_tables = True
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
-        fixed_workers="a round has a place for each worker",
+        fixed_workers="every worker takes one step in each round",
         # A round has a place for every worker, so it would wait for ever for a worker that is not restarted.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )
@@ -214,9 +214,9 @@ class SyncPs(DefaultMode):
         def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> RoundStart:
             """Wait for the next round, and pull its parameters.
 
-            The wait and the pull are on the parameter server, so that the answer to a push holds the next parameters.
-            With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows
-            of its step.
+            The wait and the pull run on the parameter server after a push, so the worker gets the next parameters
+            without another request. With embedding tables, the worker gets the version first, and then asks for the
+            rows of its step.
             """
             admitted = shard.admit_to_round(identity.worker, end, needed)
             rows = compute.rows(admitted.version * config.steps_per_update + identity.worker)

@@ -3,11 +3,11 @@
 The shard's critical section decides which worker may continue, so these modes work with only one parameter server. A
 worker waits in the part of its graph that runs on the parameter server:
 
-1. An admission or a push makes an attempt in the critical section.
+1. The graph enters the critical section, where it tries to begin a step or to apply a push.
 2. If the worker has to wait, the section counts it. Then the worker's graph dequeues an element from a queue, which
    blocks no thread.
 3. Another push or the chief's tick calls `notify_all`, which enqueues an element for each counted worker. Each of these
-   workers makes another attempt.
+   workers tries again.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ _NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 
 
 class GraphCondition:
-    """A condition variable on a parameter server. Graphs wait on it, without a thread, until another notifies them.
+    """A condition variable on a parameter server. A graph waits on it until another graph calls `notify_all`.
 
     It works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section, to do
-    what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element, which
-    blocks a callback but no thread. `notify_all` enqueues one element for each counted graph, so no change between an
-    attempt and the wait is missed. An element carries no state: the graph that gets it tries again.
+    what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element from a
+    queue. While the queue is empty, the graph waits without blocking a thread. `notify_all` enqueues one element for
+    each counted graph, so no change between an attempt and the wait is missed. An element carries no state: the graph
+    that gets it tries again.
 
     Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
     take the element of a slower graph that was counted before.
