@@ -34,9 +34,9 @@ class AlignedStates:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the chief must not hand out steps now.
+        """Whether the chief must pause: it must not hand out steps now.
 
-        During this pause, all shards reach a state in which they have applied the same steps.
+        During the pause, all shards reach a state in which they have applied the same steps.
         """
         return self._paused_s >= 0
 
@@ -49,7 +49,7 @@ class AlignedStates:
         """Record the progress. Return True if the chief pauses and no step is under way, so that a snapshot is due now.
 
         If steps are still under way after the longer of `LONGEST_PAUSE_S` and `longest_update_s`, the pause ends
-        without a snapshot. It continues, however, as long as each call finds new applied updates.
+        without a snapshot. It continues, however, as long as each call finds newly applied updates.
 
         Args:
           applied: the number of updates that are applied.

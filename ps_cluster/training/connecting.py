@@ -41,9 +41,9 @@ KEEP_S = 120
 class TaskAdmission:
     """The check that admits a new task only if its versions, settings, files and data equal those of the leader.
 
-    It also sends the leader's term number to the task. If the task is admitted, it frees the variables and other
-    resources that earlier leaders left in the task's memory. Under a launcher, every task is admitted, and nothing is
-    compared, sent or freed.
+    The check also sends the leader's term number to the task. In an admitted task, it frees the variables and other
+    resources that earlier leaders left in memory. Under a launcher, every task is admitted, and nothing is compared,
+    sent or freed.
 
     Attributes:
       leading: how the leader was started.

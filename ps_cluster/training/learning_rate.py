@@ -68,8 +68,8 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 def ledger_settings_text(config: RunConfig, total_steps: int) -> str:
     """Return, as one text, the settings that determine which values the rows of the ledger may have.
 
-    These are the learning rate, the number of examples and the largest staleness of a row. The texts of two leaders are
-    compared, to find out whether the same values are allowed in their rows.
+    The values are the learning rate, the number of examples and the staleness of a row. The texts of two leaders are
+    compared, to find out whether their rows may have the same values.
     """
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""

@@ -73,8 +73,8 @@ def _with_weights(blocks: Sequence[Block]) -> str:
 def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[str]) -> list[str]:
     """Return the name of the device on which each worker computes.
 
-    If the user asks for no device, a worker computes on its GPU if the run uses GPUs and the worker has one, and
-    otherwise on its processor.
+    A worker for which the user asks for no device computes on its GPU. It computes on its processor if it has no GPU,
+    or if the run does not use GPUs.
 
     Args:
       asked: worker → the device that the user asks for, e.g. "GPU:0". It is returned even if it does not exist.

@@ -112,9 +112,9 @@ class UpdateSampler:
                 reservation.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
     def _is_over(self, reservation: _Reservation) -> bool:
-        """Return whether every shard has applied the update of a reservation, or the wait for this is given up.
+        """Return whether every shard has applied the update of a reservation.
 
-        It is given up after `GIVEN_UP_AFTER` further updates.
+        After `GIVEN_UP_AFTER` further updates, return True even if a shard has not applied it.
         """
         fewest = min(map(len, reservation.rows))
         if self._steps_per_update == 1:
