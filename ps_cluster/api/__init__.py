@@ -1,1 +1,1 @@
-"""The Python API: the commands `run` and `compare` as functions. Its public names are those of `ps_cluster`."""
+"""The Python API: the functions `fit`, `train` and `compare`. Scripts import them from `ps_cluster`."""

@@ -64,7 +64,7 @@ def run_with_callbacks(name: str, words: Sequence[str], resolved: Resolved, root
 
 @contextlib.contextmanager
 def _errors_of(reference: user_code.Reference, run: RunDir) -> Iterator[None]:
-    """Convert an exception that a callback from `reference` raises to RunFailed. The message names the run directory.
+    """Turn an exception of a callback from `reference` into RunFailed. The message names the run directory.
 
     UserError and RunFailed are not converted.
     """

@@ -148,7 +148,7 @@ def _check_same_model(folder: Path, name: str) -> None:
         raise UserError(
             f"model: the comparison in '{folder}' was begun with another model (a function with other code or other "
             f"values in it, or a Keras model with other weights): give model={begun!r} to continue it, or another "
-            "output for this model"
+            "folder as `output`"
         )
 
 

@@ -123,7 +123,7 @@ def fit(
       the end of each epoch until its checkpoint is written.
 
     Raises:
-      UserError: bad input, in one line that says what to do.
+      UserError: the input is bad. The message is one line that says what to do.
       TrainingFailed: the training failed.
       KeyboardInterrupt, and whatever a callback raises: raised after the run was stopped cleanly.
     """
@@ -245,7 +245,7 @@ def _whole(name: str, value: object, least: int = 1) -> int:
 
 
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
-    """Return the logs of an epoch that the run does not report. They are measured on some of the examples.
+    """Return those logs of an epoch that the run does not report, measured on `train` and `validation`.
 
     These are the metrics of the training, without the accuracy. If the model has several outputs, there are also logs
     of the loss of each output, for the training examples and for the validation examples.

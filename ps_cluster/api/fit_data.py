@@ -174,7 +174,7 @@ def _arrays(model: keras.Model, names: _Names, x: Any, y: Any, weight: Any) -> E
     rows = [(name, len(array)) for name, part in parts if part is not None for array in keras.tree.flatten(part)]
     if len({count for _, count in rows}) > 1:
         told = ", ".join(f"{name} has {count:,}" for name, count in rows)
-        raise UserError(f"{names.x}: the arrays have different numbers of rows: {told}: give equally many")
+        raise UserError(f"{names.x}: the arrays have different numbers of rows: {told}: give equally many rows")
     return found
 
 

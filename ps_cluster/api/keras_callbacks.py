@@ -42,8 +42,8 @@ _REFUSED: dict[type[keras.callbacks.Callback], str] = {
     keras.callbacks.LearningRateScheduler: _SET_THE_SCHEDULE,
     keras.callbacks.ReduceLROnPlateau: _SET_THE_SCHEDULE,
     keras.callbacks.BackupAndRestore: "every run saves its state automatically, and train(resume=RUN_DIR) continues it",
-    keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every_updates': 5} keeps "
-    "slow weights on the parameter server",
+    keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average of the weights here: with "
+    "settings={'lookahead.every_updates': 5}, the parameter servers set the weights to their moving mean every 5 updates",
 }
 
 
@@ -153,12 +153,12 @@ class EpochReader:
 
         Args:
           examples: the number of examples of an epoch.
-          examples_per_update: the number of examples of an update. An epoch also counts as complete if it lacks up to
-            half of this number, or up to half of its own examples if an update is longer than an epoch.
+          examples_per_update: the number of examples of an update. Updates need not end exactly at the end of an epoch.
+            So an epoch counts as complete if it lacks at most half an update, and at most half of its examples.
           scored: true if an epoch ends when its checkpoint has been scored; false if it ends when the checkpoint has
             been written, as in a run without an evaluator.
           metric: the metric that each update reports, "accuracy" or "error".
-          checkpoint_every: the number of epochs between two checkpoints; None if the run may leave out checkpoints.
+          checkpoint_every: the number of epochs between two checkpoints; None if the run may skip a checkpoint.
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._margin = min(examples_per_update, examples) / 2
@@ -192,9 +192,9 @@ class EpochReader:
             yield Epoch(number, row.step, logs, left_out)
 
     def _means_up_to(self, examples: int) -> dict[str, float]:
-        """Return the mean loss and metric of some updates; {} if there are none.
+        """Return the mean loss and metric of the updates since those of the last call; {} if there are none.
 
-        They are the updates after those of the last call, until the run has trained on `examples` examples in all.
+        `examples`: the number of examples in all updates of the run, up to and including the last of these updates.
         """
         self._updates.poll()
         rest = examples - self._examples_before
@@ -270,8 +270,8 @@ class CallbackCaller:
     def end_epoch(self, epoch: Epoch, folder: Path) -> bool:
         """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training.
 
-        The callbacks are not called for epochs whose checkpoints have been deleted already. A line names these epochs,
-        which are this one, earlier ones since the last call, or both.
+        The callbacks are not called for an epoch whose checkpoint has been deleted already. This may be `epoch` or an
+        epoch before it. A line names these epochs.
         """
         self.begin()
         number = self._first_epoch + epoch.number
@@ -317,7 +317,7 @@ class CallbackCaller:
             )
 
     def end(self) -> None:
-        """Call `on_train_end`. The model has the last weights loaded, unless a callback changed them."""
+        """Call `on_train_end`. The model has the weights that were loaded last, unless a callback has changed them."""
         self.begin()
         with _reported("on_train_end"):
             self._callbacks.on_train_end(self.last_logs)

@@ -1,4 +1,4 @@
-"""Follow a run from the caller's process: call the caller's functions with each row that the run has written."""
+"""Follow a run from the caller's process: call the caller's functions with each progress row and each score."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OnEvaluation = Callable[[EvaluationRow], object]
 
 
 class Listener:
-    """Hands the rows of a run to the caller's functions, in the order in which they were written."""
+    """Hands a run's progress rows and scores to the caller's functions, in the order in which they were written."""
 
     def __init__(self, run_dir: RunDir, *, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
         self._work = run_dir.work

@@ -128,7 +128,7 @@ class Program:
         """Raise the error that the command's exit code stands for; do nothing for code 0.
 
         Args:
-          log: the log file that the error names if the command's own error names no log file.
+          log: the log file that TrainingFailed names if the command's error message names none.
         Raises:
           UserError: bad input.
           TrainingFailed: the command failed, or was stopped from outside before it could end.
@@ -193,11 +193,11 @@ def words_of_run(
     without: Sequence[str],
     flags: Sequence[str] = (),
 ) -> list[str]:
-    """Return the words of a command line that starts the same `run` in another run directory, with other settings.
+    """Return the words of the user's command line `ps-cluster run` with another run directory and other settings.
 
     Args:
       words: the words after `run` on the user's command line.
-      run: the run directory of the new command.
+      run: the other run directory.
       settings: the settings to change, by dotted key. They replace those of --set on the user's command line.
       without: the options with a value that are left out.
       flags: the options without a value that are left out.

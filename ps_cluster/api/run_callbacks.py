@@ -38,7 +38,7 @@ CHECKPOINTS_KEPT = 10
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
-    """Return a copy of `values` to which the settings are added with which a run scores each epoch.
+    """Return a copy of `values` with added settings, which make the run score each epoch.
 
     If `values` choose when checkpoints are written, this choice stays.
 
@@ -64,7 +64,7 @@ class RunCallbacks:
         the targets which metric "accuracy" means. The targets of the run may have another shape than the caller's,
         because one-hot targets are stored as labels.
       passes: the length of an epoch, in passes over the training examples.
-      steps: the number of batches of an epoch that callbacks see; None: the number of batches of one pass.
+      steps: the number of batches of an epoch, which callbacks find in `self.params`; None: the number in one pass.
       first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
       verbose: the value that callbacks find in `self.params`.
       extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.

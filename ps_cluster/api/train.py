@@ -70,7 +70,7 @@ def train(
       options: the options of `ps-cluster run`: workers, ps, mode, epochs, steps, batch_size, seed, …
 
     Raises:
-      UserError: bad input, in one line.
+      UserError: the input is bad. The message is one line that says what to do.
       TrainingFailed: the training failed.
       KeyboardInterrupt, and whatever a callback raises: raised after a clean stop. The run directory is complete.
     """

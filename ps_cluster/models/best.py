@@ -38,7 +38,10 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
 
 def is_built_by_code(name: str) -> bool:
-    """Return whether the network `name` is built by a user's code: it is not of this package, and not a saved model."""
+    """Return whether a user's code builds the network `name`.
+
+    Return False for a network of this package, and for a saved model.
+    """
     return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
 
 
@@ -49,7 +52,7 @@ def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
 
 
 def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
-    """Save a network and load it again, as the evaluator and `predict` do hours later.
+    """Check that a network can be saved and loaded again, as the evaluator and `predict` do after the training.
 
     Return one line that says why Keras can't load the file without the user's code, or None if it can. Raises
     ValueError if the network can't be saved, or if the saved file can't be loaded even with that code.

@@ -61,7 +61,7 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: OwnObjects) -> kera
 
 
 def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
-    """Return whether `kind` is a layer class without its own `get_config` whose `__init__` takes no `**kwargs`."""
+    """Return whether `kind` is a layer class that has no `get_config` of its own, and no `**kwargs` in `__init__`."""
     if not (isinstance(kind, type) and issubclass(kind, keras.Layer)):
         return False
     layer: Any = kind
@@ -107,7 +107,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield the functions, and the objects with `get_config` that are not layers, among the elements of `value`.
+    """Yield the elements of `value` that are functions, or that have a method `get_config` and are not layers.
 
     A `value` that is neither a list nor a tuple counts as a single element.
     """

@@ -30,10 +30,11 @@ Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 
 
 class MicroBatch(NamedTuple):
-    """The factors by which losses are multiplied in one of the equal micro-batches of a batch.
+    """The factors by which the losses of one micro-batch are multiplied.
 
-    There is one factor for losses that are sums over the examples, and one for weighted means. With these
-    factors, the mean of the micro-batches' losses is the loss of the batch.
+    A batch is divided into micro-batches of equal size. There is one factor for losses that are sums over the examples,
+    and one for losses that are means weighted by `sample_weight`. With these factors, the mean of the micro-batches'
+    losses is the loss of the batch.
     """
 
     of_sum: tf.Tensor  # float32 [], the number of micro-batches
@@ -64,8 +65,8 @@ class CompiledLoss:
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
         """Return the loss of each output that has one, by the index of the output.
 
-        Raises ValueError if Keras can't match losses and outputs. `targets`: the targets of one example, as the losses
-        take them. `outputs`: tensors that have the shapes of the network's outputs.
+        Raises ValueError if Keras can't match losses and outputs. `targets`, `outputs`: tensors with the shapes and
+        dtypes of the targets and of the network's outputs. Their values are not used.
         """
         try:
             with tf.init_scope():
@@ -119,7 +120,9 @@ class CompiledLoss:
         except Exception as error:
             raise ValueError(f"the loss of its compile() fails: {_as_text(error)}") from error
         if loss.shape.rank:
-            raise ValueError(f"the loss of its compile() is of shape {list(loss.shape)}, not one number: reduce it")
+            raise ValueError(
+                f"the loss of its compile() is of shape {list(loss.shape)}, not one number: return its mean or sum"
+            )
         if all(gradient is None for gradient in gradients):
             raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
 
@@ -176,9 +179,9 @@ class CompiledMetrics:
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
     def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
-        """Update the metrics with a batch. In a graph, the variables of the metrics are created outside of the graph.
+        """Update the metrics with a batch. `probabilities`: the outputs as probabilities, in the same structure.
 
-        `probabilities`: the outputs as probabilities, in the same structure.
+        If a tf.function calls this method, the variables of the metrics are created outside of its graph.
         """
         if self._metrics is None:
             return

@@ -136,7 +136,9 @@ class CompiledHead(Head):
 
 
 class MultiTargetHead(CompiledHead):
-    """A head for several outputs, each with its own target. Metric and prediction are those of the main target.
+    """A head for several outputs, each with its own target.
+
+    The metric and the predictions are those of a single output, which `ExampleSpec.output` names.
 
     The method `targets` takes the targets as the data set stores them, in a mapping: name of an array → [B, ...]. All
     other methods take a tuple with the targets of each output, in the order of `keras.tree.flatten`.
@@ -166,8 +168,8 @@ class MultiTargetHead(CompiledHead):
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save.
 
-        A last layer that shows what the outputs mean (marks.py) is added only if it is needed, because it changes the
-        names of the outputs.
+        If only the loss shows that the predictions are probabilities, a last layer that shows it is added (marks.py).
+        Otherwise no layer is added, because a last layer changes the names of the outputs.
         """
         return super().finished(model) if self.prediction_head.needs_mark else model
 

@@ -87,7 +87,7 @@ class DynamicEmbedding(keras.Layer):
         self.built = True
 
     def as_keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the number that identifies each key, int64 [k]. `keys`: integers or strings, [...], k in all."""
+        """Return the number that identifies each of k keys, int64 [k]. `keys`: integers or strings of any shape."""
         keys = tf.convert_to_tensor(keys)
         if keys.dtype == tf.string:
             keys = fingerprints(keys)

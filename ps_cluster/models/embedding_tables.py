@@ -47,7 +47,7 @@ class Table:
 
     @property
     def keyed(self) -> KeyedRows | None:
-        """The buckets and other properties of a table whose rows are found by keys; None if its rows are numbered."""
+        """The buckets and other properties of a dynamic embedding table; None if the layer is an `Embedding`."""
         return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
 
     @property
@@ -98,7 +98,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values, e.g. keys, that a checkpoint adds to the rows and slots of dynamic embedding tables."""
+        """The number of values, e.g. keys, that a checkpoint has for dynamic tables besides their rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
@@ -121,7 +121,7 @@ class Tables:
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
-        """Call `look_up` instead of the tables' layers within the block. The network is traced in the block."""
+        """Call `look_up` instead of the tables' layers within the block, in which the caller traces the network."""
 
         def call(layer: TableLayer, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
             return look_up(layer, ids)

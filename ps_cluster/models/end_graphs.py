@@ -44,7 +44,7 @@ def activation_name(tensor: tf.Tensor) -> str:
 
 
 class Reach(NamedTuple):
-    """The changes of a network's outputs that its trained weights can cause."""
+    """The ways in which trained weights can change a network's outputs: by multiplying them, or by adding to them."""
 
     any_scale: bool  # whether the weights can multiply the outputs by any number
     any_offset: bool = False  # whether the weights can add any number to the outputs

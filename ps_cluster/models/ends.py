@@ -77,11 +77,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        It does if the network ends in a softmax, a sigmoid or the layer `PROBABILITIES` (marks.py). Otherwise `loss`,
-        the output's loss in compile(), decides. If this loss takes probabilities and compares each number with a label
-        of 0 or 1, the numbers are probabilities, however they are computed. If the output has a number for each of
-        several classes, the loss does not decide. False is then returned, and the softmax that callers add does not
-        change which number is the largest.
+        True if the network ends in a softmax, a sigmoid or the layer `PROBABILITIES` (marks.py). If each number of the
+        output is compared with a label of 0 or 1, also true if `loss`, the output's loss in compile(), takes
+        probabilities. If the output has a number for each of several classes, `loss` is ignored. Callers then add a
+        softmax, which does not change which number is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -112,7 +111,7 @@ class NetworkEnd:
         Such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
-            return "the saved model already returns the target's units"
+            return "the saved model already returns values in the target's units"
         if self._of_all.others:
             return "losses of several targets are added up"
         for loss in losses:
@@ -174,7 +173,10 @@ def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> lis
 
 
 def _output_names(model: keras.Model, outputs: Outputs) -> list[str]:
-    """Return the name of each output: its key, or the name of the layer that made it; "" if it has neither."""
+    """Return the name of each output: its key if the model returns a dictionary, else the name of its last layer.
+
+    The name is "" if Keras does not know that layer, as in a subclassed model.
+    """
     if isinstance(outputs, Mapping) and not any(keras.tree.is_nested(output) for output in outputs.values()):
         found: list[str] = keras.tree.flatten({name: name for name in outputs})
         return found
@@ -184,6 +186,6 @@ def _output_names(model: keras.Model, outputs: Outputs) -> list[str]:
 
 
 def _layer_name(output: keras.KerasTensor) -> str:
-    """Return the name of the last layer before an output that is not a marking layer of this package (marks.py)."""
+    """Return the name of the last layer before an output. Layers that this package has added (`MARKS`) are skipped."""
     layer, given = origin_of(output)
     return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

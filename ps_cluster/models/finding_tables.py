@@ -41,7 +41,7 @@ def find_tables(
             found.append(layer)
         elif type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
             if reason := against or _why_unfit(layer):
-                notify(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
+                notify(f"the Embedding '{layer.name}' is pulled and pushed with all its rows: {reason}")
             else:
                 found.append(layer)
     while found:
@@ -52,14 +52,14 @@ def find_tables(
         for layer, reason in reasons:
             if isinstance(layer, DynamicEmbedding):
                 raise _untrainable(layer, reason)
-            notify(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
+            notify(f"the Embedding '{layer.name}' is pulled and pushed with all its rows: {reason}")
         refused = {id(layer) for layer, _ in reasons}
         found = [layer for layer in found if id(layer) not in refused]
     return NO_TABLES
 
 
 def _untrainable(layer: DynamicEmbedding, reason: str) -> UserError:
-    return UserError(f"model.name: its DynamicEmbedding '{layer.name}' can't be trained like this: {reason}")
+    return UserError(f"model.name: its DynamicEmbedding '{layer.name}' can't be trained: {reason}")
 
 
 def _why_unfit(layer: keras.layers.Embedding) -> str:

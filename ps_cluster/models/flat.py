@@ -127,8 +127,9 @@ def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
     """Copy flat vectors into a model's variables. Raises ValueError if the length of a vector does not fit the model.
 
-    `weights`: the values of the trainable variables. `statistics`: those of the variables of `statistics_of`. `keyed`:
-    int64, the state of the dynamic embedding tables in a checkpoint (server/keyed_tables.py); None without such tables.
+    `weights`: the values of the trainable variables. `statistics`: the values of the variables that `statistics_of`
+    returns. `keyed`: int64, the state of the dynamic embedding tables in a checkpoint (server/keyed_tables.py); None
+    without such tables.
     """
     for variables, vector, what in (
         (model.trainable_variables, weights, "weights"),
@@ -277,8 +278,8 @@ class FlatNetwork:
         """Run the forward pass in training mode. Return its result, and how often it has assigned each statistic.
 
         `look_up` is called instead of the tables' layers. Raises ValueError if the forward pass reads a variable that
-        has no value in it, such as one that is not the model's own, or changes a variable that is neither a statistic
-        nor the state of a random generator (`PureScope.check`).
+        has no value in `given` and is not a constant of the model. Also raises ValueError if the pass changes a
+        variable that is neither a statistic nor the state of a random generator (`PureScope.check`).
         """
         scope, outputs, losses = self._run_in_scope(given, look_up)
         scope.check(self._computing, [*self._statistics, *self._seeds])
@@ -311,9 +312,9 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Run a forward pass. Return its calls of tables, in order, and the variables that it reads without a value.
+        """Run a forward pass. Return its calls of tables, in order, and the unknown variables that it reads.
 
-        These are variables that have no value in `given`, and are not constants of the model. `value`: [], the number
+        A variable is unknown if it has no value in `given`, and is not a constant of the model. `value`: [], the number
         that each call of a table returns instead of the values of its rows.
         """
         calls: list[TableCall] = []

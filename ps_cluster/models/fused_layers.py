@@ -152,10 +152,10 @@ def _convolution(
 def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     """Return the kernel gradient of a "same" convolution with stride 1 and odd kernel sizes.
 
-    For each row of the kernel it takes one matrix product over all pixels of the batch. The first factor consists of
-    copies of `images` side by side, each shifted by one of the row's columns. The second is `upstream`. With the height
-    as the first axis, the pixels under one row of the kernel are contiguous in memory, so no product needs its own
-    copy.
+    Each row of the kernel takes one matrix product over all pixels of the batch. The first factor consists of copies of
+    `images` side by side: one for each column of the kernel, shifted by the number of the column. The second factor is
+    `upstream`. With the height as the first axis, the pixels under one row of the kernel are contiguous in memory, so
+    no product needs its own copy.
 
     Args:
       images: [B, height, width, channels], the input of the convolution.

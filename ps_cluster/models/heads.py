@@ -88,9 +88,9 @@ class Head(ABC):
         return {}
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
-        """Return what `further_metrics` are computed from: true targets and predictions. None without such metrics.
+        """Return the true targets and the predictions that `further_metrics` compare, float32 [B, ...] each.
 
-        Both are float32 [B, ...].
+        Return None if there are no such metrics.
         """
         return None
 
@@ -292,7 +292,7 @@ class OneOutputHead(ClassificationHead):
 
     @property
     def interpretation(self) -> str:
-        return f"distinguished by one {'probability' if self.of_probabilities else 'score'}"
+        return f"predicted by one number: the {'probability' if self.of_probabilities else 'score'} of the second class"
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(rows, tf.float32)[:, None]
@@ -398,7 +398,7 @@ class RegressionHead(ObjectiveHead):
 
     @property
     def interpretation(self) -> str:
-        return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
+        return f"targets in their own units ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         """Return the targets in their own units, float64 [B, outputs].

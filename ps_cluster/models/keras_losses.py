@@ -79,7 +79,8 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
     """Return whether a metric of Keras gives correct results only for probabilities.
 
     Such metrics compare with a threshold of 1/2 or with many thresholds between 0 and 1, or take logarithms of
-    probabilities. False if the user has set thresholds or `from_logits`, which refer to what the network returns.
+    probabilities. False if the user has set other thresholds, or `from_logits=True`: the metric is then meant for the
+    numbers that the network returns.
     """
     if not is_of_keras(metric):
         return False

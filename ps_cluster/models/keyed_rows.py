@@ -44,7 +44,11 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """The number of keys that a server can store for each bucket: those that have a row, then those not yet admitted."""
+        """The number of keys that a server can store for each bucket.
+
+        There is room for `ways` keys that have a row and, if `admit_after` is above 1, for as many keys that wait for a
+        row.
+        """
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property

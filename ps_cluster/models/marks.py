@@ -66,8 +66,9 @@ def without_units(model: keras.Model) -> keras.Model:
         model = bare
     if is_marked(model, UNITS):
         raise ValueError(
-            f"it contains the layer '{UNITS}' of a saved regression, but the outputs that are trained have to be in "
-            "standard deviations: leave out the last layer of the saved model (docs/extending.md#your-own-network)"
+            f"it contains the layer '{UNITS}' of a saved regression, which converts the outputs to the target's units, but "
+            "training needs outputs in standard deviations: leave out the last layer of the saved model "
+            "(docs/extending.md#your-own-network)"
         )
     return model
 

@@ -90,17 +90,17 @@ class PureScope(keras.StatelessScope):
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
-        """Raise ValueError if the forward pass read a variable without a value, or changed one not in `may_change`.
+        """Raise ValueError if the forward pass read or changed a variable that it must not read or change.
 
-        `may_change`: the variables that the pass may change: the model's statistics and the states of its random
-        generators. The error names the variable that was read or changed. It is raised here and not during the pass,
-        because Keras adds a long text to an error within a layer.
+        It may only read variables that have a value in this scope. It may only change the variables in `may_change`:
+        the model's statistics and the states of its random generators. The error names the variable. It is raised here
+        and not during the pass, because Keras adds a long text to an error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:
                 raise ValueError(
-                    "it draws random numbers without a seed of its own: give the layer a keras.random.SeedGenerator as "
-                    "an attribute, and draw with this generator as `seed`"
+                    "it draws random numbers without a seed generator of the model: give the layer that draws them a "
+                    "keras.random.SeedGenerator as an attribute, and pass this generator as `seed`"
                 )
             raise ValueError(f"it uses the variable '{variable.path}', which is not among the model's own variables")
         free = set(map(id, may_change))
@@ -109,7 +109,7 @@ class PureScope(keras.StatelessScope):
                 continue
             what = "weight" if variable.trainable else f"{variable.dtype} variable"
             raise ValueError(
-                f"its forward pass changes the {what} '{variable.path}', and this change would be lost between workers: "
+                f"its forward pass changes the {what} '{variable.path}', and other workers would not see this change: "
                 "a forward pass may change only float32 variables that are not trainable"
             )
 

@@ -67,8 +67,8 @@ def in_float32(model: keras.Model) -> keras.Model:
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a saved model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
-    If the outputs are already probabilities, no activation is added. If the model has several outputs, the prediction
-    is the output for the main target, or the first output if all outputs are for the same target.
+    If the outputs are already probabilities, no activation is added. If the model has several outputs, each with its
+    own target, the prediction is the output that `spec.output` names. If they share a target, it is the first output.
     """
     end = NetworkEnd(model, spec)
     is_done, layers = end.gives_probabilities(), keras.layers

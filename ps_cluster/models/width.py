@@ -1,6 +1,6 @@
 """Divide the units or filters of each wide layer of a network among several devices.
 
-    device 0: units 0 to 31 of each wide layer, and the layers that stay whole; it joins the outputs
+    device 0: units 0 to 31 of each wide layer, and all layers that stay whole; device 0 also joins the outputs
     device 1: units 32 to 63 of each wide layer
 
 Each part computes its own outputs, forward and backward, from the whole input of the layer.
@@ -65,7 +65,10 @@ class DividedLayer(keras.layers.Layer):
             part.build(shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs of all units, [B, ..., units], on the caller's device. Add the regularisers' losses."""
+        """Return the outputs of all units, [B, ..., units], on the caller's device.
+
+        The losses of the regularisers are passed to `add_loss`.
+        """
         outputs = []
         for part, device in zip(self.parts, self._devices, strict=True):
             values = [variable.value for variable in part.trainable_variables]
@@ -126,7 +129,7 @@ class WideNetwork:
             raise ValueError("mode 'width' can't divide the network: a layer uses the weights of another layer")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return each trainable variable's device number, and its positions in the whole vector, by its id()."""
+        """Return a dictionary: id() of a trainable variable → its device's number, its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}

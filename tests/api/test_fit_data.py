@@ -129,7 +129,7 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
         (lambda: arrays([[1], [2, 3]], Y[:2]), "^x is list, which can't become an array: give rows of one shape"),
         (
             lambda: arrays(X, Y[:18]),
-            "x: the arrays have different numbers of rows: x has 20, y has 18: give equally many",
+            "x: the arrays have different numbers of rows: x has 20, y has 18: give equally many rows",
         ),
         (lambda: arrays(X, Y, Y[:3]), "x has 20, y has 20, sample_weight has 3"),
         (

@@ -94,7 +94,7 @@ def test_a_layer_of_keys_is_a_table_of_any_size_or_the_run_is_refused():
     model, layer = network()
     tables = find_tables(model, SPEC, rows_from=10**6)
     assert [table.layer for table in tables.tables] == [layer] and tables.keyed == {0: layer}
-    with pytest.raises(UserError, match="DynamicEmbedding 'keys' can't be trained like this: mode.name is sync"):
+    with pytest.raises(UserError, match="DynamicEmbedding 'keys' can't be trained: mode.name is sync"):
         find_tables(model, SPEC, rows_from=1, against="mode.name is sync")
     by_weights = network(ids_of=lambda ids: keras.ops.cast(keras.layers.Dense(2)(ids), "int64"))[0]
     with pytest.raises(UserError, match="its ids depend on weights"):

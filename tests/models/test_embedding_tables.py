@@ -191,7 +191,7 @@ def test_an_embedding_that_needs_more_than_the_rows_of_its_batch_travels_whole_a
     model, *names = make()
     if not model.built:
         model(EXAMPLES["ids"])
-    assert found(model, *names) == (tables, [f"the Embedding 'table' is pulled and pushed whole: {reason}"])
+    assert found(model, *names) == (tables, [f"the Embedding 'table' is pulled and pushed with all its rows: {reason}"])
 
 
 AGAINST = [
@@ -235,7 +235,7 @@ def test_each_setting_that_needs_all_rows_is_told_with_its_value(values, reason)
 def test_a_setting_that_needs_all_rows_keeps_every_table_whole():
     assert found(one_table(), against="a reason") == (
         [],
-        ["the Embedding 'table' is pulled and pushed whole: a reason"],
+        ["the Embedding 'table' is pulled and pushed with all its rows: a reason"],
     )
 
 

@@ -44,7 +44,7 @@ IN_ANY_UNITS = {keras.losses.MeanSquaredError, keras.losses.MeanAbsoluteError}
 def test_of_keras_losses_only_the_squared_and_the_absolute_error_are_trained_in_standard_deviations(loss):
     made = loss()
     found = reading(ending(LAYERS.Dense(1), loss=made))
-    assert found == (IN_DEVIATIONS if loss in IN_ANY_UNITS else f"targets as they are (loss {made.name})")
+    assert found == (IN_DEVIATIONS if loss in IN_ANY_UNITS else f"targets in their own units (loss {made.name})")
 
 
 def own(targets, outputs):
@@ -62,9 +62,9 @@ class OwnSquares(keras.losses.MeanSquaredError):
         ("mse", IN_DEVIATIONS),
         ("MAE", IN_DEVIATIONS),
         (keras.losses.mean_squared_error, IN_DEVIATIONS),
-        ("poisson", "targets as they are (loss poisson)"),
-        (own, "targets as they are (loss own)"),
-        (OwnSquares(), "targets as they are (loss mean_squared_error)"),
+        ("poisson", "targets in their own units (loss poisson)"),
+        (own, "targets in their own units (loss own)"),
+        (OwnSquares(), "targets in their own units (loss mean_squared_error)"),
         (None, IN_DEVIATIONS),
     ],
 )
@@ -102,7 +102,7 @@ def frozen_end(row):
     return end(LAYERS.Dense(3)(row))
 
 
-AS_THEY_ARE = "targets as they are (its last layer is not known to be linear)"
+AS_THEY_ARE = "targets in their own units (its last layer is not known to be linear)"
 ENDS = {
     "two parts that are added up": (wide_and_deep, IN_DEVIATIONS, IN_DEVIATIONS),
     "a change of an input": (lambda row: row[:, :1] + LAYERS.Dense(1)(row), AS_THEY_ARE, AS_THEY_ARE),
@@ -123,7 +123,9 @@ ENDS = {
     "a class of one's own": (lambda row: Line()(row), IN_DEVIATIONS, IN_DEVIATIONS),
     "half precision": (LAYERS.Dense(1, dtype="mixed_bfloat16"), IN_DEVIATIONS, IN_DEVIATIONS),
     "a regulariser": (
-        LAYERS.Dense(1, kernel_regularizer="l2"), "targets as they are (regularisers are added to the loss)", IN_DEVIATIONS
+        LAYERS.Dense(1, kernel_regularizer="l2"),
+        "targets in their own units (regularisers are added to the loss)",
+        IN_DEVIATIONS,
     ),
     "a recurrent cell": (lambda row: LAYERS.LSTM(1)(row[..., None]), AS_THEY_ARE, AS_THEY_ARE),
 }  # fmt: skip
@@ -145,7 +147,7 @@ def test_losses_that_are_weighed_against_each_other_keep_their_units():
     model = keras.Model(row, [LAYERS.Dense(1)(row), LAYERS.Dense(1)(row)])
     model.compile(loss=["mse", "mae"])
     check_network(model, REGRESSION)  # Keras builds several losses when they are first computed
-    assert reading(model) == "targets as they are (losses of several kinds are added up)"
+    assert reading(model) == "targets in their own units (losses of several kinds are added up)"
     model.compile(loss=["mae", "mae"], loss_weights=[1.0, 0.2])
     check_network(model, REGRESSION)
     assert reading(model) == IN_DEVIATIONS
@@ -234,7 +236,7 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     model = ending(end.from_config(end.get_config()), loss=loss)
     head, given = head_of(TWO, model=model), tf.constant(outputs, tf.float32)
     targets = head.targets(tf.constant(TRUE, tf.uint8))
-    assert head.interpretation == f"distinguished by one {said}"
+    assert head.interpretation == f"predicted by one number: the {said} of the second class"
     assert head.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
     both = np.concatenate([1 - shares, shares], 1)
     of_two = head.prediction_head

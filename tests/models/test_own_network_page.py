@@ -152,7 +152,10 @@ def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_
     for file in ("mine.keras", "again.keras"):  # what a run saves, too
         loaded = check_network(load_saved(Path(file), REGRESSION), REGRESSION)
         head = head_of(REGRESSION, model=loaded)
-        assert head.interpretation == "targets as they are (the saved model already returns the target's units)"
+        assert (
+            head.interpretation
+            == "targets in their own units (the saved model already returns values in the target's units)"
+        )
         assert float(head.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
         head.finished(loaded).save("again.keras")
         assert loaded(row).numpy() == pytest.approx(model(row).numpy())

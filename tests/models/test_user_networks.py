@@ -120,7 +120,7 @@ REFUSED = [
     (lambda: stack(LAYERS.Dense(4, dtype="mixed_float16", name="half")), "layer 'half' computes in float16"),
     (lambda: stack(LAYERS.Dense(4, dtype="float64", name="wide")), "'.*wide/kernel' is float64"),
     (lambda: stack(LAYERS.BatchNormalization(synchronized=True, name="norm")), "layer 'norm' has synchronized=True"),
-    (lambda: stack(Unseeded()), "draws random numbers without a seed of its own"),
+    (lambda: stack(Unseeded()), "draws random numbers without a seed generator of the model"),
     (lambda: stack(Counter()), "changes the int32 variable '.*count'"),
     (lambda: keras.Sequential([keras.Input([6]), LAYERS.Lambda(lambda row: row[:, :3])]), "no weights to train"),
     (lambda: Unsaved(np.tanh), "no config"),

@@ -27,7 +27,7 @@ Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, m
 
 
 def tuned_settings(*modes: str, workers: int = 3, batch: int = 128, **optimizer: Any) -> list[dict[str, Any]]:
-    """Return entries for the table of modes in a network's recipe, one for each mode that is passed.
+    """Return an entry for each of `modes`, to put under "modes" in a network's recipe (the network's default settings).
 
     Each entry (`config.recipe.FoundRates`) has optimizer settings that were found on held-out examples, for a mode, a
     number of workers and a batch size.
