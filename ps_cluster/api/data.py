@@ -27,7 +27,7 @@ from ps_cluster.notices import Notify
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str, Any]:
-    """Return a copy of `values` (settings by dotted key) to which the settings that choose `data` are added.
+    """Return a copy of `values` (settings by dotted key), with added settings that choose `data`.
 
     Arrays are first packed into a folder of the cache.
 

@@ -270,7 +270,7 @@ def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) ->
     if len(names) != len(arrays):
         raise UserError(
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary that "
-            f"has an array for the name of each {noun}"
+            f"maps the name of each {noun} to its array"
         )
     return {name: _as_array(f"{what}['{name}']", array) for name, array in zip(names, arrays)}
 

@@ -1,6 +1,7 @@
 """Heads: the loss, metric and predictions of an objective, computed from the outputs of a network in a graph.
 
-This is the `Head` of TensorFlow's estimators, without layers of its own.
+A head is like a `Head` of TensorFlow's estimators. But the dense layer that computes the outputs belongs to the
+network, not to the head.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ class Head(ABC):
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
-        """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
+        """Return the loss of a batch, [].
 
+        It is the mean over the B examples. If there are weights, it is the weighted sum divided by B, as in Keras.
         `part`: the factors of this micro-batch, which make the mean over all micro-batches equal the batch's loss.
         """
         losses = self.losses(targets, outputs)

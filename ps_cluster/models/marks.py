@@ -34,7 +34,10 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model in which `layer` follows the outputs. `inputs`: used only if the model is subclassed."""
+    """Return a model in which `layer` follows the outputs.
+
+    `inputs`: the inputs of the network by name, which are used only if the model is subclassed.
+    """
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)

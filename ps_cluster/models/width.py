@@ -129,7 +129,7 @@ class WideNetwork:
             raise ValueError("mode 'width' can't divide the network: a layer uses the weights of another layer")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return a dictionary: id() of a trainable variable → its device's number, its positions in the whole vector."""
+        """Return a dictionary: id() of a trainable variable → its device number, its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}
