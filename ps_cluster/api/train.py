@@ -54,9 +54,9 @@ def train(
       model: the name of a network, "file.py:name", a .keras file or a Keras model to continue from, or a function
         build(examples, settings) or build() that returns a Keras model; None: the default network.
       data: the name of a data set, the path of files of your own, "file.py:name", {x_train, y_train, x_test, y_test},
-        (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a `ps_cluster.config.datasets.Contents`, or a function
-        that returns data in one of the last four formats; None: the data set that the settings choose, by default
-        CIFAR-10 if it is available, else a generated data set.
+        (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a `ps_cluster.config.datasets.Contents`, or a
+        function that returns data in one of the last four formats; None: the data set that the settings choose, by
+        default CIFAR-10 if it is available, else a generated data set.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
       resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer,
         `max_seconds` changes its time limit, `ps` the number of parameter servers, and `isolation` its private computer

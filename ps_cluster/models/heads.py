@@ -123,6 +123,7 @@ class Head(ABC):
         """Return the loss of a batch, [].
 
         It is the mean over the B examples. If there are weights, it is the weighted sum divided by B, as in Keras.
+
         `part`: the factors of this micro-batch, which make the mean over all micro-batches equal the batch's loss.
         """
         losses = self.losses(targets, outputs)
