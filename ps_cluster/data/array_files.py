@@ -32,7 +32,11 @@ class ArrayLayout(NamedTuple):
 
 
 def layout_of(path: Path, name: str) -> ArrayLayout | None:
-    """Return the dtype and shape of an array in an .npz file or a folder of .npy files; None if they can't be read."""
+    """Return the dtype and shape of the array `name` in an .npz file or a folder of .npy files.
+
+    Return None if the array can't be read. For an .npz file, `begin` is the offset in the .npy file inside the
+    archive.
+    """
     try:
         if path.is_dir():
             with open_regular(path / f"{name}.npy") as file:

@@ -1,4 +1,7 @@
-"""Import pyarrow on first use, and declare types for the parts that this package uses, since pyarrow declares none."""
+"""Import pyarrow on first use, and provide type hints for the parts of it that this package uses.
+
+pyarrow itself has no type hints.
+"""
 
 from __future__ import annotations
 

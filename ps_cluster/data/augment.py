@@ -37,7 +37,7 @@ class Stream(IntEnum):
 def augment(
     inputs: Mapping[str, tf.Tensor], batch: Batch, spec: ExampleSpec, settings: ImageSettings
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch, with its images randomly augmented. What is turned off takes no time.
+    """Return the inputs of a batch, with its images randomly augmented. A variation that is turned off takes no time.
 
     `inputs`: tensors [B, ...] by the names of the inputs, with a static B. If several inputs are images, all of them
     get the same variations. `settings`: the section `data` of the run's settings.
@@ -170,7 +170,8 @@ def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[f
 
     Args:
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
-      centres: int32 [2, B], row and column; an even square reaches one pixel further up and left than down and right.
+      centres: int32 [2, B], row and column. If `side` is even, the square reaches one pixel further up and left than
+        down and right.
       side: the side of the square, in pixels.
       colour: a value for each channel, namely the mean of the training images, because normalisation maps it to 0.
     """

@@ -46,17 +46,17 @@ def batch_of(
 ) -> Batch:
     """Return the examples that step `step` trains on.
 
-    The steps walk through the positions 0, 1, 2, …, and each step takes `batch_size` of them. An epoch has one
-    position for each example (of the sample, if there is one), and its own random order of the examples. A batch may
-    span two or more epochs.
+    The steps walk through the positions 0, 1, 2, …, and each step takes `batch_size` of them. In an epoch, each
+    example of the training set (or only of the sample, if there is one) has one position. Every epoch puts the examples
+    in a different random order. A batch may span two or more epochs.
 
     Args:
       step: int64 [], from 0.
       examples: the number of examples in the training set.
       seed: 0 <= seed < 2**63; different seeds give different orders.
       sample: the part of the training set to train on; None for all of it.
-      number: the index of the step among the steps that walk through the same sample, int64 [], from 0; None if it
-        equals `step`.
+      number: if only some of the steps take their examples from this sample, the index of the step among them,
+        int64 [], from 0; None if all steps do, so that the index is `step` itself.
     """
     seen = examples if sample is None else sample.size(examples)
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
@@ -79,9 +79,9 @@ def ids_of_sample(sample: Sample | ConsecutiveExamples, positions: tf.Tensor, ex
 def _key(seed: int, number: tf.Tensor) -> tf.Tensor:
     """Mix a seed and a number (int64 [...]) into a key of the shuffle, int64 [..., 3].
 
-    The shuffle uses only the low bits of each word: 8 bits for up to 65,536 examples. Without mixing, seeds 0 and 256
-    give the same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea, Flood 2014, "Fast
-    splittable pseudorandom number generators", OOPSLA).
+    The shuffle uses only the low bits of each of the key's three numbers: 8 bits for up to 65,536 examples. Without
+    mixing, seeds 0 and 256 give the same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea,
+    Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA).
     """
     state = splitmix64(splitmix64(tf.constant(seed, tf.uint64)) + tf.cast(number, tf.uint64))
     words = [splitmix64(state + tf.constant(place, tf.uint64)) for place in range(3)]

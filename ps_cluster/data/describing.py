@@ -61,7 +61,10 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Field
 def _described(
     columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, most_bytes: int
 ) -> list[FieldStatistics]:
-    """Return the statistics of each of the `columns`. A field that is described as a whole has a single column."""
+    """Return the statistics of each of the `columns` of a field's rows.
+
+    If the rows are not divided into columns, `columns` has one entry, which stands for all values of a row.
+    """
     mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
     every = max(1, -(-rows.nbytes // most_bytes))
@@ -94,7 +97,7 @@ def _described(
 def example_rows(
     dataset: PackedDataset, which: slice | np.ndarray, split: PackedSplit = "train"
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the fields or columns, and for each chosen example a list with their values as texts.
+    """Return some examples as a table of texts: the names of its columns, and a list of values for each example.
 
     `which`: the examples, as a slice or as indices [M].
     """

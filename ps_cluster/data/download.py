@@ -121,12 +121,15 @@ class _Transfer:
             self._receive(response)
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
-        """Raise _Interrupted or DownloadError (see `attempt`) for a refused request. Return if the file is complete."""
+        """Raise _Interrupted or DownloadError (see `attempt`) for an HTTP error, unless the file is complete.
+
+        If the file is complete, the server answers the request for the rest of it with error 416.
+        """
         if error.code == 416 and _whole_size(error.headers) == self.size:
             return
         if error.code == 416:
             self._start_over()
-            raise _Interrupted("the partial file is not a part of the server's file") from error
+            raise _Interrupted("the bytes received so far do not fit the server's file") from error
         if error.code in _WORTH_ANOTHER_TRY:
             raise _Interrupted(f"the server answered {error.code}") from error
         raise DownloadError(f"url: '{self.url}' cannot be fetched (the server answered {error.code})") from error
@@ -186,7 +189,7 @@ def _open(request: urllib.request.Request, patience: Patience) -> http.client.HT
 
 
 def _whole_size(headers: Message) -> int | None:
-    """Return the size of the whole file from a Content-Range header (RFC 9110, section 14.4)."""
+    """Return the size of the whole file from the Content-Range header (RFC 9110, section 14.4); None if unknown."""
     match = re.fullmatch(r"bytes (?:\d+-\d+|\*)/(\d+)", headers.get("Content-Range", ""))
     return int(match.group(1)) if match else None
 

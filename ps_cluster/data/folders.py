@@ -42,9 +42,9 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
 
 
 def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
-    """Return a line that says that the files `paths`, which are below `root`, are not read, and `why`.
+    """Return a tuple with a line that says that the files `paths` are not read; () if there are no paths.
 
-    The result is a tuple with this line; () if there are no paths.
+    `root`: a folder above the files; the line names a file relative to it. `why`: the reason to state in the line.
     """
     if not paths:
         return ()

@@ -1,7 +1,7 @@
 """List the data sets that this machine has: packed copies in the cache, and archives that can be packed.
 
-The name of a packed data set is read from its manifest, which anybody may have written. So if the name refers to code,
-that code is never run.
+The name of a packed data set is read from its manifest, which anybody may have written. A name may have the form
+FILE.py:NAME, which refers to a user's code. This module never runs that code.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ def copies(cache_dir: Path) -> list[PackedCopy]:
 
 
 def open_copy(directory: Path, *, whole: bool = False) -> PackedCopy:
-    """Return the packed copy in a folder, even if it is damaged. `whole`: whether to check its targets too."""
+    """Return the packed copy in a folder, even if it is damaged.
+
+    `whole`: whether to read and check the targets and weights too, not only the manifest and the sizes of the files.
+    """
     try:
         return PackedCopy(directory, load_packed(directory, check_targets=whole))
     except Unusable as error:

@@ -59,9 +59,9 @@ class ChangedRows(LazyRows):
 
 
 class StreamedRows(LazyRows):
-    """An array whose rows can only be read from the first to the last.
+    """An array whose rows can only be read in order, from the first to the last.
 
-    Reading an earlier row than the last one that was read starts again from the first.
+    If an earlier row is wanted, all rows are read again from the first one on.
     """
 
     _pieces: Iterator[np.ndarray]  # the pieces that have not been read yet

@@ -93,9 +93,9 @@ def _arrays_by_name(found: object) -> Mapping[str, object]:
 
 
 def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, object], T]) -> dict[str, T]:
-    """Call `read` with the name and the value of each array in `given` that belongs to `what`. Return results by split.
+    """Call `read` with the name and the value of each array `<what>_<split>` in `given`. Return the results by split.
 
-    `what`: the beginning of the names of the arrays, e.g. "y" for y_train and y_test.
+    If `what` is "y", for example, the arrays are y_train and y_test.
     """
     names = {split: f"{what}_{split}" for split in SPLITS}
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
@@ -186,9 +186,10 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
 
 
 def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: Mapping[str, Sized]) -> None:
-    """Raise Malformed if a split of `found` has no inputs, or if its inputs have another number of rows than `found`.
+    """Raise Malformed if the inputs and the targets (or weights) of a split have different numbers of rows.
 
-    `found`: the targets or weights of each split. `what`: "y" or "weight", for messages.
+    `found`: the targets or weights of each split. A split without inputs is an error too. `what`: "y" or "weight", for
+    messages.
     """
     for split, rows in found.items():
         if split not in inputs:
@@ -217,9 +218,9 @@ def _inputs(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _packable(name: str, rows: IndexableRows) -> IndexableRows:
-    """Return rows in a dtype that can be packed, in the byte order of this machine. Single numbers get an axis.
+    """Return rows in the byte order of this machine. Raises Malformed if rows of their dtype can't be packed.
 
-    Texts stay as they are, because `_with_texts` turns them into numbers.
+    Rows of single numbers, [N], become [N, 1]. Texts stay as they are, because `_with_texts` turns them into numbers.
     """
     if is_text(rows):
         return rows

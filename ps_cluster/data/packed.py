@@ -40,7 +40,7 @@ _SPEC_FIELDS = {one.name for one in fields(ExampleSpec)}  # the manifest has the
 
 
 class Unusable(UserError):
-    """Raised if a folder is not an undamaged packed data set. `why`: the reason, without the name of the folder."""
+    """Raised if a folder is no packed data set, or a damaged one. `why`: the reason, without the name of the folder."""
 
     def __init__(self, directory: Path, why: str):
         super().__init__(
@@ -73,7 +73,7 @@ class PackedDataset:
         """Return the same data set with its last training examples held out, so that a model can be chosen by them.
 
         `validation_examples`: how many examples to hold out. Raises UserError if nothing would be left to train on, or
-        if the part that is held out lacks classes.
+        if the held-out examples are not representative, e.g. because the examples are sorted by class.
         """
         everything = self.train_examples + self.validation_examples
         if validation_examples >= everything:
@@ -89,16 +89,16 @@ class PackedDataset:
                 OBJECTIVES[self.spec.objective].check_held_out(whole.target("train"), part, self.spec)
             except ValueError as error:
                 raise UserError(
-                    f"evaluation.validation_examples: got {validation_examples}: the end of the training examples, which "
-                    f"is held out, {error}"
+                    f"evaluation.validation_examples: got {validation_examples}: the held-out end of the training "
+                    f"examples {error}"
                 ) from error
         return parted
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """The number of training examples from each of the packed files, in order; () if it is not known.
+        """How many training examples come from each file that the data was read from, in order; () if it is not known.
 
-        The examples that are held out come from the end of the last files.
+        Validation examples, which are the last ones of the last files, are not counted.
         """
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
@@ -275,7 +275,7 @@ def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, FieldValues])
             raise ValueError(f"a {split} weight is {wrong}: weights are finite and at least 0")
         largest = max(largest, float(piece.max()))
     if not largest:
-        raise ValueError(f"all {split} weights are 0: nothing would count")
+        raise ValueError(f"all {split} weights are 0, so no example would count")
 
 
 def pieces(rows: FieldValues, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:

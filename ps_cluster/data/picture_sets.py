@@ -86,7 +86,7 @@ def contents_of_pictures(
 
 
 def _notes_on_16_bits(found: Sequence[PictureInfo]) -> Iterator[str]:
-    """Yield a line about pictures of 16 bits whose values use only a part of the range, as those of 12 bits do."""
+    """Yield a line if the 16-bit pictures use less than half of the range of values, e.g. because they hold 12 bits."""
     largest = max((one.largest for one in found if one.largest is not None), default=_LARGEST)
     if 0 < largest < _LARGEST // 2:
         yield (
@@ -128,4 +128,4 @@ def _check_classes(splits: Mapping[str, Sequence[Picture]], classes: Sequence[st
     if missing := [name for label, name in enumerate(classes) if label not in present]:
         raise Malformed(f"the class '{missing[0]}' has no picture to train on: add some, or remove the class")
     if not splits.get("test", (1,)):
-        raise Malformed("there is no picture to test on: add some, or remove the folder")
+        raise Malformed("there is no picture to test on: add some, or remove the test split")

@@ -104,8 +104,8 @@ def unreadable_message(name: str, why: str) -> str:
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
     """Return the shape that all images get. They have 3 channels, or 1 channel if all pictures are grey.
 
-    `wanted`: the height and width of the images; None for those of the pictures. Raises Malformed if `wanted` is None
-    and the pictures have different sizes.
+    `wanted`: the height and width of the images; None to keep the size of the pictures. Raises Malformed if `wanted` is
+    None and the pictures have different sizes.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:

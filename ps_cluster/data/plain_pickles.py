@@ -1,7 +1,7 @@
 """Read pickles of plain data and numpy arrays without running any code in them.
 
-Even numpy's own `dtype.__setstate__` trusts its input: a crafted pickle turns raw bytes into pointers to objects. So
-the names that a pickled array refers to are mapped to the harmless stand-ins below, never to numpy.
+Even numpy's own `dtype.__setstate__` trusts its input: a crafted pickle turns raw bytes into pointers to objects. So if
+a pickle names a class or function of numpy, this module uses a harmless stand-in of its own instead.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class _PlainUnpickler(pickle.Unpickler):
     def _encode(self, text: str, encoding: str) -> bytes:
         """Return the bytes for which `text` stands. Python 3 pickles bytes as text if Python 2 has to read the pickle.
 
-        A pickle can use one text many times. Raises Malformed once all results together are longer than the pickle.
+        A pickle can use one text many times. Raises Malformed once the bytes from all calls together exceed the
+        length of the pickle.
         """
         if encoding != "latin1":
             raise ValueError(f"bytes are read only in the encoding latin1, not in {encoding!r}")
@@ -98,7 +99,7 @@ class _PlainUnpickler(pickle.Unpickler):
         if (module, name) == ("_codecs", "encode"):
             return self._encode
         if (module, name) not in _STAND_INS:
-            raise _Refused(f"its pickle asks for {module}.{name}, which data does not need")
+            raise _Refused(f"its pickle imports {module}.{name}, which plain data does not need")
         return _STAND_INS[module, name]
 
 

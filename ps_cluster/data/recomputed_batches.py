@@ -71,8 +71,8 @@ class RecomputedBatches:
     def checksums(self, rows: np.ndarray) -> np.ndarray:
         """Return the checksum of example ids that each row of the ledger must have, int64 [k].
 
-        `rows`: a structured array [k] of `ledger.ROW`. A row may have fewer examples than a whole step, because slow
-        workers may take fewer local steps. Its examples are then those of the first batches of the step.
+        `rows`: a structured array [k] of `ledger.ROW`. If a step has several batches, a slow worker may take only the
+        first ones. Its row then covers only the examples of these batches.
         """
         found = np.zeros(len(rows), np.int64)
         counts = np.clip(rows["examples"].astype(np.int64) // self._batch_size, 0, self._batches_per_step)

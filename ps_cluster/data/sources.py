@@ -200,7 +200,7 @@ class _Search:
         return dataset
 
     def generate_or_read(self, kind: DataSet[Any]) -> PackedDataset:
-        """Return the packed copy of a data set that is generated, read by code, or read from a user's path."""
+        """Return the packed copy of a data set that is generated, read by its own code, or read from a user's path."""
         if kind.path is not None and not _is_there(kind.path):
             raise UserError(f"dataset: there is no '{kind.path}': correct the path")
         folder = self._packed_path(kind)
@@ -212,7 +212,7 @@ class _Search:
     def _pack(self, kind: DataSet[Any], source: Path | None, folder: Path) -> PackedDataset:
         """Read a data set and pack it. For a user's files the memory is limited, because they may come from anybody."""
         what = f"{kind.full_name} from '{source}'" if source else f"the data set '{kind.name}'"
-        self.notify(f"{'generating' if kind.generated else 'packing'} {what}, once")
+        self.notify(f"{'generating' if kind.generated else 'packing'} {what}; later runs use the packed copy")
         place = os.path.realpath(source) if source else str(kind.path or "")
         try:
             with bounded_memory(size_of(kind.path)) if kind.path else contextlib.nullcontext():
@@ -224,8 +224,8 @@ class _Search:
     def _load_cached(self, folder: Path, otherwise: str = "packing again") -> PackedDataset | None:
         """Return the packed copy in a folder if it is sound, else None.
 
-        A damaged copy stays until the next writer replaces it. `otherwise`: what is done if the copy is damaged, as the
-        beginning of a notice.
+        A damaged copy stays until the next writer replaces it. `otherwise`: the beginning of the notice about a damaged
+        copy, which says what is done instead of using it.
         """
         if not os.path.exists(folder):
             return None
@@ -237,7 +237,10 @@ class _Search:
             return None
 
     def _packed_path(self, kind: DataSet[Any], *parts: str) -> Path:
-        """Return the folder of a packed copy. Its name ends with `parts`, and reflects all that the copy depends on."""
+        """Return the folder of a packed copy. Its name ends with `parts`.
+
+        If the settings of the data set, the user's files or the user's code change, so does the name of the folder.
+        """
         slug = kind.name
         if kind.path is not None:
             slug, parts = kind.path.stem, (_short_hash(kind.name), fingerprint(kind.path), *parts)

@@ -31,7 +31,7 @@ def read_type(kind: DataType) -> DataType:
 
 
 def _value_type(kind: DataType) -> DataType:
-    """Return the type of a column's values. It is a string for all types of text, and for a column without values."""
+    """Return the type of a column's values: `string` for all types of text, and for a column without values."""
     if kinds.is_dictionary(kind):
         return _value_type(kind.value_type)
     texts = (kinds.is_null, kinds.is_large_string, kinds.is_string_view)
@@ -341,8 +341,8 @@ def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequenc
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
     """Raise Malformed if a column is text in the first file of a table, and a later file declares another type for it.
 
-    It is no error if the two files are separate tables, e.g. to train and to test on. The numbers in one of them may
-    then be names that are text in the other one.
+    This check is not for files of separate tables, e.g. to train and to test on. If the column is text in the first
+    table, it is read as text from the other tables, too.
     """
     for name, kind in later.declared.items():
         before = first.declared.get(name, kind)
@@ -352,7 +352,7 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
 
 def _other_type_message(column: str, what: str, kind: DataType, before: DataType) -> str:
     return (
-        f"the column '{column}' of {what} is {kind}, but it was {before} in the table before: save it as the same type in "
+        f"the column '{column}' of {what} is {kind}, but it is {before} in an earlier table: save it as the same type in "
         "both tables"
     )
 

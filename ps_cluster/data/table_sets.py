@@ -100,7 +100,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 
 def _identifier_notes(table: PiecewiseTable, roles: ColumnRoles, settings: TableSettings) -> Iterator[str]:
-    """Yield a line about the input columns of integers or texts that `columns_without_repeats` finds."""
+    """Yield a line about input columns that seem to be identifiers: integers or texts that never repeat."""
     whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
         table, [*whole, *(name for name in roles.categories if name not in settings.categorical)]
@@ -137,7 +137,7 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed for a text column that seems to hold numbers, but also has a typo or marks of missing values.
+    """Raise Malformed for a text column that seems to hold numbers, but also has a typo or marks like "n/a".
 
     Any other column that mixes numbers and texts holds categories, such as numeric codes and a code "other".
     `texts`: the different values of the column. `rows`: its number of rows.
@@ -155,7 +155,10 @@ def _check_not_numbers(
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
-    """Raise Malformed for columns whose texts hardly repeat, because such categories say nothing about other rows."""
+    """Raise Malformed if a column of categories seems to hold free text, because its texts hardly repeat.
+
+    A category that occurs in only one row says nothing about other rows.
+    """
     different = {column.name: len(column.values) for column in encoding.content.categories}
     free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
     if free := [name for name in free if name not in settings.categorical]:

@@ -17,7 +17,7 @@ _AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """The number of characters and the dtype that packed texts need, so that every text fits."""
+    """The number of characters and the dtype of code points that are enough for every packed text of a field."""
 
     characters: int  # the length of the longest text
     code: str  # a dtype that holds the highest code point of all texts

@@ -163,7 +163,7 @@ def test_malicious_pickle_does_not_run(folder, tmp_path, tmp_path_factory, funct
     told = refusal_of("cifar10", copy_with_changes(folder, tmp_path, {"data_batch_1": attack}))
     assert not witness.exists()
     if function is os.system:
-        assert "data_batch_1: its pickle asks for posix.system, which data does not need" in told
+        assert "data_batch_1: its pickle imports posix.system, which plain data does not need" in told
 
 
 def test_array_whose_state_refers_to_itself_is_refused():

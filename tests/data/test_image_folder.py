@@ -258,7 +258,7 @@ def of_another_kind(pets):
         (only_in_one_folder,
          "there is only one class, 'images'; if the folders in it are the classes (cat, dog), give '{}/images'"),
         (without_train, "its folders are dev, test, and none is called train: rename the folder"),
-        (without_classes, "its folders test, train have pictures outside the folders of classes: put"),
+        (without_classes, "its folders test, train contain pictures, but no folders of classes: put"),
         (of_another_kind, "the class 'cat' has no picture that can be read, only 3 .heic: convert its pictures to"),
     ],
 )  # fmt: skip

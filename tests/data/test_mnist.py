@@ -124,7 +124,7 @@ LABELS = "train-labels-idx1-ubyte.gz"
         (idx(np.zeros(600, np.uint8)) + b"\0", "longer than its header says"),
         (idx(np.zeros(599, np.uint8)), "its array has the shape [599] instead of [600]"),
         (struct.pack(">HBBI", 0, 8, 1, 2**32 - 1), "its array has the shape [4294967295]"),
-        (struct.pack(">HBBI", 0, 13, 1, 600), "no IDX file of bytes in 1 dimensions"),
+        (struct.pack(">HBBI", 0, 13, 1, 600), "no IDX file with a 1-dimensional array of bytes"),
         (idx(np.arange(600).astype(np.uint8)), "a label is 255"),
         # 1 GB of zeros, a hundred times the same part: quick to make, as this is done wherever tests are collected.
         (

@@ -67,7 +67,9 @@ def test_examples_that_are_sorted_by_class_are_not_held_out(tmp_path, held_out, 
     images, _, *test = made(train=100)
     dataset = pack_images(tmp_path / "set", "synthetic", CLASSES, (images, labels.astype(np.uint8), *test))
     if refused:
-        with pytest.raises(UserError, match="got 40: the end .* no example of class '.*': the data seems sorted"):
+        with pytest.raises(
+            UserError, match="got 40: the held-out end .* no example of class '.*': the data seems sorted"
+        ):
             dataset.holding_out(held_out)
     else:
         assert dataset.holding_out(held_out).validation_examples == held_out

@@ -73,7 +73,7 @@ def test_weights_are_packed_and_are_no_input(tmp_path):
     [
         (weighted((1, -0.5)), "a train weight is -0.5: weights are finite and at least 0"),
         (weighted((1, 1), (np.nan, 1)), "a test weight is nan: weights are finite and at least 0"),
-        (weighted((0, 0)), "all train weights are 0: nothing would count"),
+        (weighted((0, 0)), "all train weights are 0, so no example would count"),
         (
             weighted(((1, 1), (1, 1)), ((1, 1), (1, 1))),
             r"train weights are float32 \[2\], not one float for each example",

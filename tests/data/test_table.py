@@ -315,7 +315,7 @@ def test_whole_numbers_may_have_fractions_in_a_later_table(table):
 def test_a_column_that_is_something_else_in_a_later_table_is_told_by_its_name(tmp_path, other):
     train, test = {"a": np.arange(8), "y": np.arange(8) / 2}, {"a": pa.array(other), "y": np.arange(8) / 2}
     line = refused(parquets(tmp_path / "t", train, test), target="y")
-    assert "the column 'a' of 'test.parquet' is " in line and "but it was int64 in the table before: save it" in line
+    assert "the column 'a' of 'test.parquet' is " in line and "but it is int64 in an earlier table: save it" in line
 
 
 def test_a_number_that_does_not_fit_the_type_of_the_first_table_is_told_by_its_column(tmp_path):

@@ -15,9 +15,9 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathFormat(DataFormat, DataSet[OwnSettings]):
-    """A data format that is read from a user's path. By default, the data has no images.
+    """A data format that is read from a user's path. The default `recipe` is for data without images.
 
-    Call `dataset` with a path to get a data set. It is a copy of this object that has the path.
+    Call `dataset` with a path to get a data set: a copy of this object that stores the path in `path`.
     """
 
     recipe: Mapping[str, Any] = NO_IMAGES

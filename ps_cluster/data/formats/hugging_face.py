@@ -1,7 +1,7 @@
 """Read the data formats `hugging_face` and `hugging_face_images`: folders that `save_to_disk` of `datasets` wrote.
 
-The folder holds Arrow streams, which are mapped here. The library is not used to read them, because it would open any
-path that the folder's files name.
+The folder holds Arrow streams, which this module memory-maps. It does not use the library `datasets` to read them,
+because the library would open any path that the folder's files name.
 """
 
 from __future__ import annotations
@@ -209,9 +209,10 @@ def _path_inside(folder: Path, name: str) -> Path:
 
 
 def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
-    """Return how many rows have no label, which means that their label is None or -1.
+    """Return how many rows have no label in the column `target`; 0 if there is no such column.
 
-    In a column without names of classes, -1 is an ordinary label, unless all labels are None or -1.
+    None always means that there is no label. -1 means the same if the column has names for its classes, or if it
+    contains nothing but None and -1. Otherwise, -1 is an ordinary label.
     """
     if target is None or target not in rows.types:
         return 0
@@ -222,7 +223,10 @@ def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
 
 
 def _types_of_columns(path: Path) -> set[str | None]:
-    """Return the types of the columns as dataset_info.json names them. The library `datasets` is not needed."""
+    """Return the set of types that columns have in dataset_info.json, e.g. "Image".
+
+    None in the set stands for a column without a type. The result is empty if a file can't be read.
+    """
     try:
         if os.path.isfile(path / _SPLITS_FILE):
             path = path / read_json(path / _SPLITS_FILE, _SplitNames).splits[0]

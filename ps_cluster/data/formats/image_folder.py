@@ -75,11 +75,12 @@ class ImageFolder(PictureFormat):
 
 
 def _split_folders(path: Path) -> SplitNames:
-    """Return the names of the splits, which are folders that contain the folders of classes.
+    """Return the names of the splits. Each split is a folder that contains a folder for each class.
 
     If `path` itself contains the folders of classes, `train` is "".
 
-    A class may have the name of a split, e.g. `train` next to the classes `bus` and `car`.
+    A folder that has pictures but no folders is taken for a class, even if it has the name of a split, e.g. `train`
+    next to the classes `bus` and `car`.
     """
     there = folders_in(path)
     holding = [name for name in there if not any(map(is_picture, files_in(path / name)))]
@@ -93,7 +94,8 @@ def _split_folders(path: Path) -> SplitNames:
 class _ClassFolders:
     """The folders of a split, one for each class.
 
-    A picture in a sub-folder belongs to the class whose folder it is in, as in Keras's `image_dataset_from_directory`.
+    The pictures of a class may be at any depth in the folder of the class, as in Keras's
+    `image_dataset_from_directory`.
     """
 
     def __init__(self, root: Path, folder: Path):
@@ -103,11 +105,15 @@ class _ClassFolders:
         self._files = {name: list(files_below(folder / name)) for name in self.classes}
 
     def check_classes(self) -> None:
-        """Raise Malformed if a folder does not stand for a class, or has no picture."""
+        """Raise Malformed if the folders do not seem to be classes, or if one has files but no picture.
+
+        They do not seem to be classes if all of them have names of splits, or if there is only one folder, and all its
+        pictures are in two or more sub-folders.
+        """
         if self.classes and all(is_split(name) for name in self.classes):
             if TRAIN in self.classes:
                 raise Malformed(
-                    f"its folders {', '.join(self.classes)} have pictures outside the folders of classes: put the "
+                    f"its folders {', '.join(self.classes)} contain pictures, but no folders of classes: put the "
                     f"pictures of each class into a folder, such as {TRAIN}/cat"
                 )
             raise Malformed(

@@ -75,10 +75,10 @@ _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the tables in a folder and in its folders of splits, by the name of the split.
+    """Return the tables in a folder, by split. Folders in it that have the name of a split are searched too.
 
     A table that belongs to no split is listed under its own name. Files whose names begin with "_" are skipped,
-    because some programs write notes about the other files into them.
+    because some programs add such files to describe the tables.
     """
     found: dict[str, list[Path]] = {}
     for split, file in _files_and_splits(folder):
@@ -150,9 +150,9 @@ def _files_of_splits(
 def _tested_on_labels(
     splits: SplitNames, found: Mapping[str, list[Path]], target: str | None
 ) -> tuple[SplitNames, tuple[str, ...]]:
-    """Choose the first test split that has the column `target`. Return the new `splits`, and lines on skipped ones.
+    """Choose the first test split that has the column `target`. Return the new `splits`, and lines on skipped splits.
 
-    If no test split has this column, the last one is chosen. `contents_of_tables` then does not use its table.
+    If no test split has this column, the last test split is chosen, and `contents_of_tables` will leave it out.
     """
     if target is None or splits.test is None:
         return splits, ()

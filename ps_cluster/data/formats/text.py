@@ -37,8 +37,8 @@ class TextFormat(PathFormat[OwnTextSettings]):
     def recognises(self, path: Path) -> bool:
         """Return whether `path` is a file of text, or a folder with only such files at its top.
 
-        A README among pictures does not make a folder a text. To read any other folder as text, set `dataset` to
-        `text:FOLDER`.
+        A folder with a README next to pictures is therefore not recognised. To read any folder as text, set `dataset`
+        to `text:FOLDER`.
         """
         return holds_only_texts(path) if os.path.isdir(path) else super().recognises(path)
 

@@ -9,7 +9,7 @@ from ps_cluster.config.datasets import ImageDataSet, ImageSettings
 
 
 class Auto(ImageDataSet[ImageSettings]):
-    """A name for CIFAR-10 if it is available. Otherwise it stands for the generated data set, and a notice says so."""
+    """The data set `auto`: CIFAR-10 if that is available, else the generated data set, with a notice that says so."""
 
     name = "auto"
     candidates_of = ("cifar10", "synthetic")

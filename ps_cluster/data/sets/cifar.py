@@ -31,7 +31,7 @@ _CHUNK_BYTES = 2**20
 
 
 class ImagesFile(NamedTuple):
-    """A file with some of CIFAR's images, which CIFAR calls a batch. `rows`: the number of images in it."""
+    """One of CIFAR's files of images. CIFAR calls such a file a batch. `rows`: the number of images in the file."""
 
     name: str
     split: str
@@ -198,8 +198,8 @@ def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
 def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each wanted plain file of a tar archive. Everything else is skipped unread.
 
-    The extended headers of tar are skipped too: only files that are not wanted have them, and tarfile would read them
-    whole, whatever their length.
+    Tar's extended headers are skipped too, because no wanted file has one. The module tarfile would read such a header
+    completely, however long it is.
     """
     for count in range(_MEMBERS_MAX):
         try:

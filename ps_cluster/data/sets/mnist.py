@@ -67,9 +67,10 @@ class MnistLike(ImageDataSet[ImageSettings]):
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
-    """Return the IDX file with the images or labels of a split, under any of its published names, or None.
+    """Return the IDX file with the images or labels of a split, under any of its published names.
 
-    `what`: "images" or "labels". `dimensions`: the number of axes of the array in the file.
+    Return None if `folder` has no such file. `what`: "images" or "labels". `dimensions`: the number of axes of the
+    array in the file.
     """
     stem = f"{IDX_BEGINNING[split]}-{what}"
     names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
@@ -171,7 +172,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         raise ValueError("it is cut short")
     zero, code, dimensions, *found = header.unpack_from(content)
     if (zero, code, dimensions) != (0, _BYTES, len(shape)):
-        raise ValueError(f"it is no IDX file of bytes in {len(shape)} dimensions")
+        raise ValueError(f"it is no IDX file with a {len(shape)}-dimensional array of bytes")
     if tuple(found) != shape:
         raise ValueError(f"its array has the shape {found} instead of {list(shape)}")
     if len(content) != header.size + size:

@@ -1,6 +1,7 @@
 """Define the data sets of arrays that were passed to the Python API, which packs them into a folder (`api/data.py`).
 
-Users do not choose them by name. The processes of a run use them to open the folder that the settings name.
+Users do not choose these data sets by name. The API sets `data.dataset` to the name of one of them, and `data.data_dir`
+to the folder, and the processes of the run open the folder.
 """
 
 from __future__ import annotations

@@ -31,7 +31,10 @@ class PythonSource(DataSet[texts.TextSettings]):
         return texts.contents_of_texts(files, settings, (note,))
 
     def own_settings(self, settings: texts.TextSettings) -> dict[str, Any]:
-        """Return the settings with a hash of the library's file names and sizes, because Python versions differ in them."""
+        """Return the settings, and a hash of the library's file names and sizes.
+
+        With the hash, each version of Python gets its own packed copy.
+        """
         folder, paths = _library_files()
         listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
         return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}
