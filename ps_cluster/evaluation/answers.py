@@ -64,7 +64,10 @@ class ValueFormatter:
 
 
 class PredictionFormatter(Protocol[GivenPrediction]):
-    """Converts a prediction to text, e.g. probabilities, float [outputs], or the bytes that continue a text."""
+    """Converts a prediction to the values to write.
+
+    A prediction is e.g. an array of probabilities, float [outputs], or the bytes that continue a text.
+    """
 
     columns: list[str]  # the headings of a CSV file
     headings: list[str]  # the headings of a table for people

@@ -1,7 +1,8 @@
-"""Write the rows of embedding tables that have changed since a step, for a program that serves the model meanwhile.
+"""Write the rows of embedding tables that have changed since a step.
 
-Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
-a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.
+A program that serves the model during training can update its copy with these rows. Two checkpoints are compared: the
+newest of all, and the newest at or before the step. The file has exactly the changes between these two checkpoints, and
+the steps of both.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
 
 
 def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePosition]:
-    """Build the network of a run, and return the positions of the tables whose rows are pulled and pushed."""
+    """Build the network of a run, and return the positions of its embedding tables.
+
+    Tables that the run pulls and pushes as a whole are not included.
+    """
     import_tensorflow()
     from ps_cluster.models.build import build
     from ps_cluster.models.finding_tables import find_tables

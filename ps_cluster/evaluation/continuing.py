@@ -76,7 +76,8 @@ def _end_of(path: Path, count: int) -> bytes:
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
     """Yield the bytes that continue a text, one at a time.
 
-    If the text is shorter than the network's window, zeros follow it. They do not affect the scores before them.
+    If the text is shorter than the network's window, zeros are added at its end. The zeros do not affect the scores at
+    the positions before them.
     """
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):

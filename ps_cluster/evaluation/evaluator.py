@@ -65,8 +65,8 @@ def evaluate(
     Returns:
       A row for each score that this call has computed, in order.
     Raises:
-      UserError: there is no checkpoint (with `once`, or after `patience_s`) or no data set, a checkpoint belongs to
-        another network, or the training has shown no sign of life for `patience_s` seconds before its end.
+      UserError: there is no data set, or a checkpoint belongs to another network. With `once`: there is no checkpoint.
+        Without `once`: the training has not ended, and has shown no sign of life for `patience_s` seconds.
       RunFailed: training has ended, but its last checkpoint could not be scored.
     """
     if nice:
@@ -164,7 +164,11 @@ class _Evaluator:
         try:
             row = self._recomputation.next()
         except OSError as error:
-            self._notify(DISK_REFUSES(f"the check of sampled updates ends, so the proof lacks later samples: {error}"))
+            self._notify(
+                DISK_REFUSES(
+                    f"sampled updates are no longer checked, so the proof will not cover the remaining ones: {error}"
+                )
+            )
             self._recomputation_off = True
             return False
         for problem in row.problems if row else ():
@@ -305,7 +309,10 @@ class _Evaluator:
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
     def _score_views(self, step: int) -> None:
-        """Also score the last checkpoint over augmented views, if the configuration asks for it. Replace its scores."""
+        """Score the last checkpoint, of `step`, again, now also over augmented views. Replace its earlier scores.
+
+        Do nothing if `evaluation.augment_last` is not set, or if these scores exist already.
+        """
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._folder.config(checkpoint).evaluation.augment_last:

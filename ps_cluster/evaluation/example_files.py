@@ -44,7 +44,7 @@ Reader = Callable[[Sequence[Path], TrainedRun], Iterator[NamedExamples]]
 
 
 def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read images of any size and colour, and convert them as the images of the training were converted."""
+    """Read images of any size and colour, and convert them in the same way as the training images."""
     (name, field), *others = run.spec.inputs.items()
     if others or not field.is_image:
         raise UserError(
@@ -75,7 +75,7 @@ def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
 
 
 def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read tables, and encode their columns as those of the training were encoded."""
+    """Read tables, and encode their columns in the same way as the columns of the training table."""
     known = run.dataset.encoding()
     if known is None:
         raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
@@ -206,7 +206,7 @@ def _in_batches(
         for name, field in spec.inputs.items():
             if field.codes and not ((inputs[name] >= 0) & (inputs[name] < field.codes)).all():
                 raise UserError(
-                    f"'{file}': '{name}' has a code outside of 0 to {max(field.codes) - 1} near row {start}"
+                    f"'{file}': '{name}' takes codes from 0 to {max(field.codes) - 1}, but has another value near row {start}"
                 )
         names = [f"{file}[{first + row}]" for row in range(start, min(start + BATCH_SIZE, count))]
         yield NamedExamples(names, inputs)

@@ -52,7 +52,8 @@ class ExportReport(Row):
     """The content of export.json, except for its schema version.
 
     Attributes:
-      inputs: the inputs of all exported files or, if the data set is a table, of the files that take encoded columns.
+      inputs: the inputs of the exported files. If the data set is a table, the inputs of those files that take encoded
+        columns.
       columns: how the table was encoded. If the data set is not a table, this field and the next two are None, and
         export.json does not have them.
       raw_inputs: the inputs of the exported files that take the table's rows as they are.

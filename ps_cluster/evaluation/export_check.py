@@ -20,12 +20,19 @@ from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """The results of an exported file on the test examples."""
+    """The score of an exported file on the test examples, and how its predictions differ from those of the original.
 
-    metric: float  # the accuracy, or the mean absolute error
-    same: float | None  # the share of examples with the same decision as the original; None for a regression
-    largest: float  # the largest difference between the file's predictions and those of the original
-    mean: float  # the mean difference
+    Attributes:
+      metric: the accuracy, or the mean absolute error.
+      same: the share of examples with the same decision as the original; None for a regression.
+      largest: the largest difference between the file's predictions and those of the original.
+      mean: the mean difference.
+    """
+
+    metric: float
+    same: float | None
+    largest: float
+    mean: float
 
 
 def compare(

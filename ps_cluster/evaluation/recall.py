@@ -21,12 +21,12 @@ def recall_at(
     """Return recall@k: the share of a user's held-out items that are among the k best items, averaged over the users.
 
     Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
-    relevant items R whose rank is at most k. Following their advice, not a sample but all items are ranked; only
-    those that the user is known to have are left out. The rank of an item is the number of ranked items, including
-    itself, whose score is not lower. So if a network gives more than k items the same score, none of these items is
-    found, whatever their order. The mean is over the users who have a held-out item that is not known, and each user
-    counts once. Each pair of a user and an item needs a score. If there are more than `MOST_PAIRS` such pairs, only
-    some of the users are taken, spread evenly over the sorted users.
+    relevant items R whose rank is at most k. Following their advice, all items are ranked, instead of a sample of
+    them. Only the items that `known` has for the user are left out. The rank of an item is the number of ranked items,
+    including itself, whose score is not lower. So if a network gives more than k items the same score, none of these
+    items is found, whatever their order. The mean is over the users who have a pair in `held_out` that is not in
+    `known`, and each user counts once. Each pair of a user and an item needs a score. If there are more than
+    `MOST_PAIRS` such pairs, only some of the users are taken, spread evenly over the sorted users.
 
     Args:
       scores_of: takes pairs of a user and an item, int64 [n, 2], and returns their scores, float [n]. An item with the
@@ -35,7 +35,7 @@ def recall_at(
       known: int64 [N, 2], the pairs that were trained on, sorted by user (`by_user`).
       held_out: int64 [M, 2], the pairs to be found. `items` contains all items of `known` and `held_out`.
     Returns:
-      The mean over the users, 0..1; None if no user has a held-out item that is not known.
+      The mean over the users, 0..1; None if no user has a pair in `held_out` that is not in `known`.
     """
     if not len(held_out):
         return None

@@ -145,7 +145,7 @@ class Recomputation:
 
     def _compare(self, sample: UpdateSample, findings: _Findings) -> None:
         if sample.header.settings != settings_digest(self._config):
-            return findings.leave_unchecked("updates from before a resume with other settings")
+            return findings.leave_unchecked("updates computed before the run was resumed with other settings")
         if not all(map(_is_finite, sample.shards)):
             return findings.leave_unchecked("updates with values that are not finite")
         self._compare_gradients(sample, findings)
@@ -268,7 +268,7 @@ class Recomputation:
         if expected is None:
             name = self._config.optimizer.rule
             return findings.leave_unchecked(
-                f"what updates compute, because optimizer.rule {name} or the staleness method defines no equation"
+                f"what updates compute, because optimizer.rule {name} or the staleness method does not define `equation`"
             )
         before = _as_float64(shard.before)
         for name in sorted(expected):

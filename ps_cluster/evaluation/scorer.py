@@ -46,7 +46,8 @@ MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-1
 def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
     """Return the packed data set of a run.
 
-    It is read from `data_dir`. If this is None, the copy that the run used is returned or, if it is gone, a new copy.
+    The data set is read from `data_dir`. If `data_dir` is None, the copy that the run used is returned. If that copy
+    can't be used any more, the data set is looked for and packed again.
     """
     cache = default_cache_dir()
     if data_dir is not None:
@@ -74,12 +75,14 @@ class SplitScores:
     Attributes:
       metric: an accuracy (0 to 1) or an error; None if it is not finite.
       loss: the mean loss; None if it is not finite.
+      further: further metrics of the objective, by name.
+      compiled: metrics of the network's compile(), by name.
     """
 
     metric: float | None = None
     loss: float | None = None
-    further: Mapping[str, float] = field(default_factory=dict)  # further metrics of the objective, by name
-    compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), by name
+    further: Mapping[str, float] = field(default_factory=dict)
+    compiled: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -341,7 +344,7 @@ class BatchSums(NamedTuple):
 
 SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
 """A function that returns the sums over a batch. It takes the inputs and targets of the batch as the data set stores
-them, [B, ...] each, by the names of `fields_of`."""
+them, [B, ...] each, by the names that `fields_of` (data/packed.py) returns."""
 
 
 def _make_sums(

@@ -1,6 +1,7 @@
 """Define the settings for continuing a text.
 
-This module does not import TensorFlow, because the help of the command `predict` shows their defaults.
+The help of the command `predict` shows the defaults of these settings. This module does not import TensorFlow, so that
+the help appears at once.
 """
 
 from __future__ import annotations

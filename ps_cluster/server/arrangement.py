@@ -3,7 +3,8 @@
 A shard's vector is a sequence of parts. Usually it is a single part, which is a range of the network's vector. With
 embedding tables and k parameter servers, a shard has a range of the weights outside of tables, followed by every k-th
 row of each table. Each of these parts is described by a few numbers, because a list of positions would take twice as
-much memory as the tables. In the modes `layers` and `width`, each part is a list of positions.
+much memory as the tables. In the modes `layers` and `width`, which divide the network among the workers, each part is
+a list of positions.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ Part: TypeAlias = RowRange | Listed
 
 
 class BlockPart(NamedTuple):
-    """The numbers in a `Block` of the network's vector that belong to one shard."""
+    """Where the numbers of a `Block` that belong to one shard are, both in the block and in the shard's vector."""
 
     shard: int  # the shard's index
     place: int  # the position of the first of these numbers in the shard's vector; the other numbers follow it
@@ -108,8 +109,8 @@ class Arrangement:
 
     Attributes:
       sizes: the length of each shard's vector.
-      keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of dynamic embedding tables; None if
-        the network has no such tables.
+      keyed: where each shard's part is in a checkpoint's array `KEYED`, which holds the keys and the bookkeeping of
+        dynamic embedding tables; None if the network has no such tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):

@@ -15,7 +15,7 @@ class Capabilities:
       drops: whether the shard may drop a push. The worker then pulls again and retries the step.
       stops: whether a worker asks the shard, between its local steps, if a push would still be accepted. If not, the
         worker takes no more local steps.
-      limits_batches: whether the answer to a pull says how many batches the worker may take.
+      limits_batches: whether the answer to a pull says how many batches the worker may use for its next step.
       vectors_given: the number of vectors of weights in the answer to a pull. If there are several, the worker gets
         them as one array, [vectors, n].
       vectors_per_worker: the number of vectors [n] that the shard keeps for each worker, not counting slots.

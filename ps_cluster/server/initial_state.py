@@ -29,7 +29,9 @@ class InitialState:
     index: int = 0  # the number of the shard, from 0
 
     def split(self, shards: int) -> list[InitialState]:
-        """Return the state of each shard, with contiguous parts of all vectors. No matrix is divided between shards.
+        """Return the state of each shard, which has a contiguous part of every vector.
+
+        A matrix that the optimizer rule needs as a whole is never divided between shards.
 
         Raises:
           UserError: a shard would have no weights, because a matrix can't be divided.

@@ -1,4 +1,7 @@
-"""Keep the rows of embedding tables that a sampled update reads and changes, for `UpdateSamples`."""
+"""Keep the rows of embedding tables that an update reads and changes, so that the evaluator can compute it again.
+
+`UpdateSamples` does the same for all other values.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ V = TypeVar("V")
 class RowValues(NamedTuple, Generic[V]):
     """Everything that is kept of a sampled update for the rows of one group of embedding tables.
 
-    The fields are variables, their values, or their dtypes. A row is identified by its index, or by its key in a
-    dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from the rows that are pushed.
-    In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to end.
+    Depending on V, the fields are variables, the values of these variables, or their dtypes. A row is identified by its
+    index, or by its key in a dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from
+    the rows that are pushed. In the shapes, u is the number of rows, and the rows of an array [u * width] lie end to end.
     """
 
     given_indices: V  # int64 [u], the indices or keys of the rows that the worker gets
@@ -51,7 +54,7 @@ class KeptRows:
         self._kept = RowValues(*(tf.Variable("", trainable=False) for _ in _DTYPES))
 
     def keep_given(self, indices: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-        """Keep the rows that a pull returns to a worker, and the same rows as they are in the table.
+        """Keep the rows that a pull returns and, to check the pull, the same rows as read directly from the table.
 
         Args:
           indices: int64 [u], the indices or keys of the rows. rows: [u * width].
@@ -99,7 +102,7 @@ class KeptRows:
         """Return `shard`, the record of a sampled update, with the kept rows added.
 
         Args:
-          group: the number of the group of tables.
+          group: the index of the group of tables.
           first: the position of the group's first weight in the shard's vectors.
           values: the result of `read`.
         """

@@ -1,8 +1,10 @@
 """Name the resources that a leader creates on servers, and free the resources that earlier leaders have left there.
 
-Without a launcher (command `task`), servers outlive their leaders, and a frozen leader may wake up while its successor
-works. TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name
-use the same resource. So each such name begins with the leader's prefix, which contains the leader's term number:
+A leader is the process that directs a run, usually the chief. Another leader may take over, with a higher term number.
+If each process is started separately with the command `task`, servers outlive their leaders, and a frozen leader may
+wake up while its successor works. TensorFlow shares resources by name within a process: two leaders whose queue, lock
+or variable has the same name use the same resource. So each such name begins with the leader's prefix, which contains
+the leader's term number:
 
     term-000002-since-000001-5f0c…/shard-0/changed-0
 

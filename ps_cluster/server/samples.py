@@ -61,7 +61,7 @@ class KeptUpdate(NamedTuple):
     """Everything that the shard has kept of one sampled update, read at the same moment."""
 
     update: tf.Tensor  # int64 [], the number of the update; NOT_RESERVED if there is none
-    stage: tf.Tensor  # int64 []
+    stage: tf.Tensor  # int64 [], how far the buffer is filled: _EMPTY, _GIVEN or _CHANGED
     pulled_by: tf.Tensor  # int64 [2], the version that was pulled, and the worker that pulled it
     given: tf.Tensor  # [vectors * n] in the dtype of the wire
     given_statistics: tf.Tensor  # float32 [m]
@@ -78,10 +78,11 @@ class KeptUpdate(NamedTuple):
 class UpdateSamples:
     """Keeps the inputs and results of sampled updates in buffers. Create it on the shard's device.
 
-    A sampled update is one that the evaluator computes again, to check it. If a pull returns one vector of n weights,
-    the buffers take at most the memory of two vectors, or `MOST_BYTES` if that is more: one vector for the weights that
-    the pull returned, and another for the kept positions of all other vectors. If a single matrix needs more, the
-    buffers take more. Matrices with more than `LARGEST_MATRIX` weights are not kept as a whole.
+    A sampled update is one that the evaluator computes again, to check it. All buffers together take at most
+    `MOST_BYTES`, unless a single buffer needs more. In a large shard, a buffer takes about as much memory as two
+    vectors of n weights: one for the weights that a pull returned, and another for the kept positions of all other
+    vectors. It takes more if a pull returns several vectors, or if a single matrix needs more. Matrices with more than
+    `LARGEST_MATRIX` weights are not kept as a whole.
 
     Attributes:
       buffers: the number of updates that can be kept at a time.
@@ -158,7 +159,9 @@ class UpdateSamples:
         statistics: tf.Tensor,
         rows: Sequence[tuple[tf.Tensor, tf.Tensor]] = (),
     ) -> tf.Tensor:
-        """Keep the values that a worker pulls for an update, if a buffer is reserved for it. Returns 0, int32 [].
+        """Keep the values that a worker pulls for an update, if a buffer is reserved for the update.
+
+        Returns 0, int32 [], on which later operations can depend.
 
         Args:
           update: int64 [], the number of the update.
@@ -216,7 +219,7 @@ class UpdateSamples:
         Args:
           update, worker, version: as for `keep_given`. The version is the one that the worker has pulled.
           gradient: float32 [n], as received.
-          fresh: float32 [m], as in `Push`.
+          fresh: float32 [m], the step's part of the new statistics, as in `Push`.
           change: changes the weights, and returns the new version, int64 [].
           rows: the gradients of rows of embedding tables, as received.
         """
@@ -364,7 +367,10 @@ def _first(chosen: tf.Tensor) -> tf.Tensor:
 
 
 def _write(buffer: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor], also: Sequence[tf.Operation] = ()) -> tf.Tensor:
-    """Write each value into the row `buffer` of its variable, and run the operations `also`. Returns 0, int32 []."""
+    """Write each value into the row `buffer` of its variable, and run the operations `also`.
+
+    Returns 0, int32 [], on which later operations can depend.
+    """
     written = [variable.scatter_update(tf.IndexedSlices(value[None], buffer[None])) for variable, value in values]
     with tf.control_dependencies([*written, *also]):
         return tf.constant(0)

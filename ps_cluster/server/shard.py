@@ -231,8 +231,8 @@ class ParameterShard:
     def keep_samples(self) -> None:
         """Create the buffers for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
 
-        In a mode with rounds, updates are not sampled if there are embedding tables: each worker pulls different rows,
-        and an update changes the rows of all workers.
+        If the network has embedding tables and an update applies the mean gradient of all workers, updates are not
+        sampled. Each worker pulls different rows for such an update, but a buffer can keep only the rows of one pull.
         """
         if self.tables and self._in_rounds:
             return
@@ -319,7 +319,10 @@ class ParameterShard:
             return [tf.identity(tensor) for tensor in tensors]
 
     def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
+        """Return the outcome of a push that was sent with `exchange`, int64 []: REFUSED, APPLIED or DROPPED.
+
+        `message`: the answer that `exchange` has returned.
+        """
         numbers = self.pull_message.last(message[: len(message) - len(self.tables)])
         return AnswerNumbers(*tf.unstack(numbers)).outcome
 
@@ -359,7 +362,7 @@ class ParameterShard:
             return self._correction.accepts(Arrival(tf.zeros([], tf.int64), version, self.version.read_value()))
 
     def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return how many batches of a step a worker may take, int64 [].
+        """Return the number of batches that a worker may use for its next step, int64 [].
 
         The shard calls this only if `capabilities.limits_batches` is True.
         """
@@ -387,7 +390,7 @@ class ParameterShard:
           next_indices: the indices or keys of the rows for step `following`, as for `pull`.
         """
         assert not self.capabilities.waits, (
-            "an exchange would return the outcome WAIT, because it does not try the push again"
+            "a shard in which pushes may wait does not support exchanges, because an exchange does not try a push again"
         )
         arrived, following = self._send_push(push, following)
         indices = self._sent(next_indices)
@@ -419,7 +422,8 @@ class ParameterShard:
     def execute_push(self, push: Push) -> tf.Tensor:
         """Enter the critical section with a push that no pull follows, and handle the push there.
 
-        Returns REFUSED, APPLIED or DROPPED, int32 []. If a shard overrides this method, the result must not be WAIT.
+        Returns REFUSED, APPLIED or DROPPED, int32 []. If a push may have to wait, override this method, and try the
+        push again for as long as `receive` returns WAIT.
         """
         return self.section.execute(lambda: self.receive(push))
 
@@ -513,7 +517,7 @@ class ParameterShard:
         """Apply one update to the parameters; return the new version, int64 [].
 
         Args:
-          gradient: float32 [n]. learning_rate: float32 []. fresh: float32 [m], as in `Push`.
+          gradient: float32 [n]. learning_rate: float32 []. fresh: float32 [m], as for `update_statistics`.
           gradient_scale: as for `UpdateRule.apply`.
         """
         learning_rate = self._rule.used_rate(learning_rate)
@@ -533,7 +537,8 @@ class ParameterShard:
     ) -> tf.Operation:
         """Apply a gradient to the weights.
 
-        If the staleness method gathers K gradients, only every K-th gradient changes the weights, by their mean.
+        If the staleness method gathers K gradients, the weights change only with every K-th gradient, by the mean of
+        the last K gradients.
 
         Args:
           before: int64 [], the version before the update.
@@ -555,8 +560,8 @@ class ParameterShard:
     def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
         """Set the moving statistics s to keep * s + `fresh`, where keep is the share of s that a step keeps.
 
-        This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding
-        the step's change to newer statistics instead would be a delayed recursion, which diverges.
+        This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. If each
+        step added its change of the pulled statistics to newer statistics instead, the statistics could diverge.
         """
         return self.statistics.assign(self._keep * self.statistics.read_value() + fresh, read_value=False)
 
@@ -599,9 +604,9 @@ class ParameterShard:
     def slots(self) -> dict[str, tf.Variable]:
         """The slots of the update rule, the staleness method and `Lookahead`: name → float32 [n], [workers, n] or [].
 
-        Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof, which computes
-        sampled updates again (evaluation/recomputation.py), compares the slots with the results of the methods
-        `equation` of the mode (`Mode.equation`), the optimizer rule and the staleness method.
+        Slots that a subclass adds here become a part of `state` and of every checkpoint. The evaluator computes the
+        slots of sampled updates again (evaluation/recomputation.py), and compares the results. For this it calls the
+        method `equation` of the mode (`Mode.equation`), of the optimizer rule and of the staleness method.
         """
         gathered = {} if self._gathered is None else {"gathered": self._gathered}
         return self._rule.slots | self._correction.slots | gathered | self._lookahead.slots
@@ -611,8 +616,8 @@ class ParameterShard:
         """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
         A subclass may add vectors of any dtype; a single number has the shape [1]. A checkpoint joins the vectors of
-        all shards end to end. If their total length depends on the number of parameter servers, a run can't be resumed
-        with a different number of servers. For slots there is no such limit.
+        all shards end to end. If the length of a joined vector depends on the number of parameter servers, a run can't
+        be resumed with a different number of servers. Slots do not have this restriction.
         """
         slots = {
             (f"{SLOT}{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable

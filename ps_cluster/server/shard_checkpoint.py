@@ -86,7 +86,7 @@ class ShardCheckpoint:
 
     @cached_property
     def _readers(self) -> dict[Extent, Callable[[tf.Tensor, tf.Tensor], ShardState]]:
-        """The graph of `_read_all` for each extent."""
+        """The graph of `_read_all` for each `Extent`: all rows of embedding tables, or only changed rows."""
         return {extent: tf.function(partial(self._read_all, extent), autograph=False) for extent in Extent}
 
     def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> ShardState:
@@ -138,10 +138,10 @@ class ShardCheckpoint:
         return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return the variables that hold those numbers of a state vector that belong to rows of embedding tables.
+        """Return, for each group of embedding tables, the variable that holds a vector's numbers for the group's rows.
 
-        There is one variable, float32 [rows, width], for each group of tables. It is None if the rows of the group do
-        not have this slot; the numbers are then 0.
+        The variables are float32 [rows, width]. If the rows of a group do not have this slot, there is None instead of
+        a variable, and the vector's numbers for these rows are 0.
 
         Args:
           name: the vector's name in `ParameterShard.state`.
@@ -166,7 +166,7 @@ class ShardCheckpoint:
         return found | {ACCEPTED_STEPS: (), COUNTERS: ()}
 
     def restore_rows(self, name: str, place: int, values: np.ndarray) -> None:
-        """Restore the numbers of a vector that belong to some rows of a table.
+        """Restore the numbers that a vector has for some rows of an embedding table.
 
         Args:
           name: the name of the vector in `state`.

@@ -15,9 +15,9 @@ class ShardLedger:
 
     Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at
     `step % window`, and the other holds the rows accepted last, at `row number % window`. A step is open until the
-    chief has read that all shards have accepted it, or that it will never be accepted. The chief guarantees that no
-    step that it hands out has an id `window` or more above the id of an open step, and that it reads each row before
-    `window` further rows can be written.
+    chief has read that all shards have accepted it, or that it will never be accepted. The chief takes care
+    that nothing is overwritten too early. It hands out a step only if the step's id is less than `window` above the id
+    of every open step. And it reads each row before `window` further rows can be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.

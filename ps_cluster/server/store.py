@@ -73,7 +73,7 @@ class StepPush(NamedTuple):
     versions: tf.Tensor  # int64 [ps], the version that was pulled from each shard
     # [n] in the wire's dtype, or in float32 if pushes are compressed, followed by the rows' gradients
     gradient: tf.Tensor
-    fresh: tf.Tensor  # float32 [m], as in `Push`
+    fresh: tf.Tensor  # float32 [m], the step's part of the new statistics, as in `Push`
     # float64 [ps, len(WORKER_COLUMNS)], for each shard as in `Push`; [len(WORKER_COLUMNS)] if all shards get the same
     columns: tf.Tensor
     rows: Rows = NO_ROWS  # the rows of embedding tables that the step has pulled
@@ -188,8 +188,8 @@ class ParameterStore:
         """
         shard = self.shards[0]
         if len(self.shards) > 1 or not isinstance(shard, kind):
-            found = f"{len(self.shards)} of {type(shard).__name__}"
-            raise TypeError(f"the workers of this mode need a single shard of {kind.__name__}, but there are {found}")
+            found = f"{len(self.shards)} of class {type(shard).__name__}"
+            raise TypeError(f"this mode needs exactly one shard, of class {kind.__name__}, but it has {found}")
         return shard
 
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
@@ -209,7 +209,10 @@ class ParameterStore:
         return [[by_server[server] for by_server in by_group] for server in range(servers)]
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
-        """Return the outcome of an exchange's push at each shard, int64 [ps]: REFUSED, APPLIED or DROPPED."""
+        """Return, for each shard, the outcome of a push that was sent with `exchange`, int64 [ps].
+
+        An outcome is REFUSED, APPLIED or DROPPED. `messages`: the answers that `exchange` has returned.
+        """
         return tf.stack([shard.outcome(message) for shard, message in zip(self.shards, messages, strict=True)])
 
     @property
@@ -264,7 +267,8 @@ class ParameterStore:
         Args:
           seconds: the time to add to the shards' clocks: the time since the last tick, but at most one polling
             interval. If more time has passed, the rest does not count, because the chief has seen no pushes meanwhile.
-          handed_out: the number of steps handed out so far; NO_END if more may follow before the next tick.
+          handed_out: the number of steps handed out so far; NO_END if more steps may be handed out before the
+            next tick.
           longest_update_s: the longest time that an update of a healthy worker takes, in seconds.
           present: the workers that take part; None: all of them.
         """

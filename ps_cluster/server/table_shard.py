@@ -48,7 +48,7 @@ class TableShard:
         for first in range(0, len(values), rows):  # in blocks, because TensorFlow makes several copies of what it sends
             assign_rows(self.rows, first, values[first : first + rows])
         row_update = RULES[settings.rule].row_update
-        assert row_update is not None, "training/table_limits.py refuses rules without row_update"
+        assert row_update is not None, f"optimizer rule {settings.rule} can't update single rows of embedding tables"
         self._rule = row_update(settings, self.rows)
         self.changed = tf.Variable(tf.zeros([len(values)], tf.bool), trainable=False)
         self._sum: tf.Variable | None = None
@@ -112,7 +112,7 @@ class TableShard:
         )
 
     def summed(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the indices of the rows to whose sum a gradient was added, int64 [u], and their sums, [u * width]."""
+        """Return the rows that got a gradient in this round: their indices, int64 [u], and their sums, [u * width]."""
         indices, _ = tf.unique(tf.io.parse_tensor(self._touched.read_value(), tf.int64))
         return indices, tf.reshape(tf.gather(self._sum, indices), [-1])
 
@@ -126,7 +126,10 @@ class TableShard:
         )
 
     def after_restore(self) -> None:
-        """Find the rows whose restored sum is not 0, because checkpoints do not contain the indices of these rows."""
+        """Find out which rows have a restored sum that is not 0, so that `summed` returns them.
+
+        Checkpoints contain the sums, but not the indices of these rows.
+        """
         if self._sum is not None:
             with tf.device(self.rows.device):
                 touched = tf.where(tf.reduce_any(self._sum != 0, axis=1))
@@ -158,5 +161,8 @@ def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
 
 
 def _as_text(indices: tf.Tensor) -> tf.Tensor:
-    """Serialise a vector to a string [], because a variable in a graph on several machines needs a fixed shape."""
+    """Serialise a vector to a string [], to keep it in a variable of fixed shape although its length varies.
+
+    In a graph on several machines, TensorFlow needs variables of fixed shape.
+    """
     return tf.io.serialize_tensor(indices)

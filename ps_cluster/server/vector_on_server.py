@@ -25,7 +25,10 @@ class Extent(Enum):
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """The positions of changed rows in a shard's whole vector, for a `VectorOnServer` that holds only changed rows."""
+    """The positions of changed rows in a shard's whole vector, for a `VectorOnServer` that holds only changed rows.
+
+    The whole vector begins with `dense` weights outside of tables. The rows of each group of tables follow.
+    """
 
     dense: int  # the number of weights outside of tables; all these weights count as changed
     rows: Sequence[np.ndarray]  # the changed rows of each group of tables, int64 [k], ascending
@@ -38,13 +41,15 @@ class ChangedRows:
         return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
 
     def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
-        """Locate the changed rows in a piece of the whole vector: the `size` numbers from position `place` on.
+        """Locate the changed rows in a piece of the whole vector, which begins at `place` and has `size` numbers.
 
         The piece has to be dense (outside of tables), or to consist of whole rows of one group.
 
         Returns:
-          The position of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
-            `place`, int64 [k]; and the width of a row, which is 1 for dense numbers.
+          A tuple of three:
+            the position in the `VectorOnServer` at which the changed numbers of the piece begin;
+            the positions in the piece at which the changed rows begin, int64 [k];
+            the width of a row, which is 1 for dense numbers.
         """
         if place < self.dense:
             return place, np.arange(size), 1

@@ -166,7 +166,7 @@ def test_a_sample_of_before_a_resume_with_other_settings_is_not_compared(tmp_pat
     training.run(range(2))
     other = training.config.with_values({"optimizer.learning_rate": 0.7})
     row = Recomputation(training.run_dir, other, lambda: None).next()
-    assert (row.unchecked, row.problems) == (["updates from before a resume with other settings"], [])
+    assert (row.unchecked, row.problems) == (["updates computed before the run was resumed with other settings"], [])
 
 
 @eagerly()

@@ -47,7 +47,10 @@ class KerasFile(ExportFormat):
 
 
 class KerasH5(KerasFile):
-    """The .h5 format. It stores only layers, but a table's encoding also needs operations, e.g. to select a column."""
+    """The .h5 format, which can't contain the encoding of a table.
+
+    It stores only layers, but the encoding also needs other operations, e.g. to select a column.
+    """
 
     name = "h5"
     title = "Keras's older file"

@@ -1,4 +1,4 @@
-"""The staleness method named `compiled`: a placeholder for the usual method of the optimizer in compile()."""
+"""The staleness method named `compiled`: a placeholder for the default method of the optimizer in compile()."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ class Compiled(NoneMethod):
     """A placeholder, which another method replaces before any process starts (`launch.local_run.complete_config`)."""
 
     name = COMPILED
-    description = "the usual method of the optimizer of the network's compile()"
+    description = "the default method for the optimizer in the network's compile()"
     takes_periods = False

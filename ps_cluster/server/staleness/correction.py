@@ -47,11 +47,11 @@ class Correction(Generic[OwnSettings]):
       capabilities: the correction's capabilities. `accepts` is called only if they include `drops`.
       needs_step: whether `after_update` does anything.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
-      of_version: variables [n], besides the weights, that `given` needs. It gets their values at the version that the
-        worker pulls.
+      of_version: variables [n], besides the weights, whose values are passed to `given`, as they were at the version
+        that the worker pulls.
       backups: the weights of the workers' last pulls, name → [workers, n]. Checkpoints do not contain them.
-      pull_state: the variables, besides the weights, on which `given` depends, name → [n], or [workers] if there is a
-        number for each worker.
+      pull_state: all variables, besides the weights, on which the result of `given` depends, name → [n], or [workers]
+        if there is a number for each worker. They are kept with sampled updates, so that `given` can be checked.
     """
 
     capabilities = Capabilities()
@@ -62,7 +62,7 @@ class Correction(Generic[OwnSettings]):
 
         Args:
           weights: float32 [n], which the update rule changes.
-          workers: W, the number of workers that train or are emulated. It determines the usual staleness.
+          workers: W, the number of workers, or `mode.simulate_workers` if it is set. It determines the usual staleness.
           most_workers: the largest number of workers that there may be. Variables [workers, …] have a row for each.
         """
         self._settings = settings
@@ -89,7 +89,8 @@ class Correction(Generic[OwnSettings]):
 
         Args:
           worker: int64 [].
-          given: float32 [n], not rounded to the wire's dtype, because a rounding error would count as staleness.
+          given: float32 [n], the weights that the worker gets, before they are rounded to the dtype in which they are
+            sent. A rounding error must not look like a change of the weights since the pull.
         """
         return []
 

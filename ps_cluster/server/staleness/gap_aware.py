@@ -27,11 +27,11 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
     gradient depends on how far the weights have moved since its pull, and late in a schedule they hardly move.
 
     Here `step` is the change of the weight by the t-th update, and `rate` is that update's learning rate. In FTPipe,
-    step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum, this form equals
-    that of FTPipe, with two exceptions: here a step includes weight decay, and for a while after the learning rate has
-    changed, the momentum buffer still contains steps at the earlier rate. This form also works for Adam. FTPipe keeps C
-    above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is before the first update.
-    Weight decay is scaled too, as in FTPipe.
+    step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum, step / rate has
+    the same size here, with two exceptions. A step includes weight decay. And for a while after a change of the
+    learning rate, a step with momentum still contains earlier gradients times the earlier rate. This form also works
+    for Adam. FTPipe keeps C above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is
+    before the first update. Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True

@@ -1,4 +1,4 @@
-"""Staleness method same_version: the weights change with every K-th gradient of the newest weights."""
+"""Staleness method same_version: each change of the weights needs K gradients computed from the same weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ps_cluster.server.staleness.gather import GatherCorrection, GatherMethod, G
 
 
 class SameVersionCorrection(GatherCorrection):
-    """Changes the weights by the mean of every K gradients of the newest weights, and drops gradients of older weights.
+    """Changes the weights by the mean of K gradients, once K gradients computed from the current weights have arrived.
+
+    A gradient that was computed from older weights is dropped.
 
     This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker of a dropped
     gradient continues with a different step. Here the worker computes the same step again.

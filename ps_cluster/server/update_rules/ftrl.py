@@ -157,7 +157,10 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError if other settings change the weights, which this rule computes from its slots alone."""
+        """Raise ValueError if another setting changes the weights too.
+
+        Such a change would be lost at the next update, because this rule computes the weights from its slots alone.
+        """
         why = "rule ftrl computes the weights from sums of gradients alone, so"
         if decay := config.optimizer.weight_decay:
             raise ValueError(
