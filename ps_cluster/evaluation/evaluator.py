@@ -178,7 +178,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look again whether the directory is a run directory. Return whether this has changed since the last time."""
+        """Look for the run directory and its checkpoints again. Return whether they differ from the last time."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False

@@ -113,7 +113,7 @@ class KeyedTableShard(TableShard):
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
     def take_indices(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Record that an update uses some keys, and give a row to each key that is admitted.
+        """Record that an update uses some keys, and give a row to each new key that has been pushed often enough.
 
         See `TableShard.take_indices`.
         """

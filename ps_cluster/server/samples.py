@@ -167,7 +167,7 @@ class UpdateSamples:
           update: int64 [], the number of the update.
           worker: int64 [], the worker that pulls.
           version: int64 [], the version that it pulls.
-          given: the weights that it gets, [vectors * n] in the dtype of the wire.
+          given: the weights that it gets, [vectors * n] in the dtype in which they are sent.
           statistics: the statistics that it gets, float32 [m].
           rows: for each group of tables, the indices or keys, int64 [u], and the rows, [u * width].
         """

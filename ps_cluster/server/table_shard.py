@@ -136,7 +136,10 @@ class TableShard:
                 self._touched.assign(_as_text(tf.reshape(touched, [-1])))
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u * width], and in the wire's dtype."""
+        """Change some rows and their slots, like `RowRule.apply`.
+
+        The gradient may also have the shape [u * width], and the dtype in which it was sent.
+        """
         applied = self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
         return tf.group(applied, self._note_change(update.indices))
 

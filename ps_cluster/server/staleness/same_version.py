@@ -31,12 +31,13 @@ class SameVersionCorrection(GatherCorrection):
 class SameVersionMethod(GatherMethod):
     name = "same_version"
     description = (
-        "the mean of K gradients of the newest weights changes the weights; other gradients are dropped and recomputed"
+        "the weights change with every K-th gradient; a gradient computed from older weights is dropped, and its step "
+        "computed again"
     )
     correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient unchanged. Gradients of older weights are dropped instead of applied."""
+        """Return the gradient unchanged. A gradient computed from older weights is dropped instead of applied."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
