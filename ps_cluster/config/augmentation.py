@@ -54,7 +54,10 @@ class Augmentation(Section):
     """Fill a square with sides of this many pixels, at a random place in each image, with the mean colour."""
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError, with the setting and its value, for an augmentation that images of `shape` do not allow."""
+        """Raise ValueError, with the setting and its value, if a setting can't be used for images of this shape.
+
+        `shape`: [height, width, channels].
+        """
         *sides, channels = shape
         if self.crop_padding_pixels >= min(sides):
             raise ValueError(
@@ -68,7 +71,7 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """One way to vary images, as a part of the short form of the settings, e.g. `hue=0.1` in `flip,crop=4,hue=0.1`."""
+    """A part that the short form of the settings may have, such as `hue=0.1` in `flip,crop=4,hue=0.1`."""
 
     setting: str  # the setting of `Augmentation` that the part sets
     read: Callable[[str], Any]  # parses the text after "="

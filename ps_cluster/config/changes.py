@@ -63,7 +63,11 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
 
 
 def distinguishing_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the values of the most important settings, and of all that differ from their defaults, by dotted key."""
+    """Return the settings that distinguish a run from other runs, as dotted key → value.
+
+    These are all settings that differ from their defaults, and some that are always included, such as the mode, the
+    network and the learning rate.
+    """
     values = flat(config.model_dump(mode="json"))
     keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDES_METHOD, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
     return {key: values[key] for key in keys if key in values}
@@ -83,12 +87,12 @@ def _class_defaults(config: RunConfig) -> dict[str, Any]:
 def rate_origin(config: RunConfig) -> str:
     """Describe where the learning rate of a configuration comes from.
 
-    A `RunConfig` does not record which source of settings a value comes from (`Resolved.origin` knows that). So if the
-    user has given the same rate as the recipe, the rate is described as the recipe's.
+    A `RunConfig` does not record which source of settings a value comes from. So if the user has set the same rate as
+    the recipe, the result says that the rate comes from the recipe. (`Resolved.origin` returns the true source.)
     """
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):
-        return "as given" if model in NETWORKS.own else "as given, or as the network was compiled"
+        return "as given" if model in NETWORKS.own else "set by you, or by the compile() of the network"
     chosen = {key: value for key, value in flat(config.model_dump(mode="json")).items() if key in _DECIDE_RECIPES}
     if model not in NETWORKS.own or rule != RULE.name_in(defaults_for(nested(chosen))[0]):
         return f"the usual rate for {rule}"
@@ -104,6 +108,6 @@ def rate_origin(config: RunConfig) -> str:
     if has_rates(config):
         others = found_rates(NETWORKS[model])
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
-        have = f" (rates were found for these numbers of workers x batch sizes: {', '.join(known)})" if known else ""
+        have = f" (rates were found for these pairs of workers x batch size: {', '.join(known)})" if known else ""
         return f"the rate of {model} for all modes, because no rate was found for {place}{have}"
     return f"the default of {model}"

@@ -59,14 +59,16 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 
 
 class DataFormat(Named):
-    """A data format, e.g. a table. Subclass it, write `dataset`, and set `endings` or override `recognises`.
+    """A data format, e.g. a table. To write one, subclass this class.
+
+    Override `dataset`, and set `endings` or override `recognises`.
 
     Attributes:
       name: the name of the format; users may write `name:path` to choose it.
-      looks_for: a description of what the path must be.
+      looks_for: a description, for users, of the files or folders that have this format.
       endings: the endings of the names of files that have this format.
       Settings: the class of the section `data` for data sets of this format.
-      takes_patterns: whether the path may also be a pattern of the names of files, e.g. `data/*.parquet`.
+      takes_patterns: whether a path may also be a pattern of the names of files, e.g. `data/*.parquet`.
     """
 
     looks_for = ""
@@ -86,7 +88,10 @@ class DataFormat(Named):
         return ""
 
     def dataset(self, path: Path) -> DataSet[Any]:
-        """Return the data set at a path, which need not exist. Damaged data is refused later, by `DataSet.read`."""
+        """Return the data set for a path. This must not fail if nothing is at the path, or if the data is damaged.
+
+        Damaged data is refused when `DataSet.read` reads it.
+        """
         raise NotImplementedError
 
 
@@ -284,8 +289,8 @@ class Contents:
           objective: the name of an objective in `OBJECTIVES`.
           classes: the names of the classes or labels. If it is (), their numbers are used as names.
           output: the name of the output that predicts the target, if the network has further outputs.
-          others: name of a further output → objective and classes of its target. `target_array` returns the name of
-            the field that holds this target.
+          others: name of a further output → objective and classes of its target. The field that holds this target
+            has to be named `target_array(NAME)`, where NAME is the name of the output.
 
         Raises:
           UserError: there is no target, or a field is not an array.
@@ -335,19 +340,19 @@ class DataSet(Named, Generic[OwnSettings]):
 
     Attributes:
       name: the name by which users choose it.
-      title: the name in sentences, if it differs from `name`.
+      title: the name to use in sentences, if it differs from `name`.
       generated: whether a program generates the data. Wherever a result for such data is shown, a note says so.
       Settings: the class of the section `data`, with this data set's own settings.
       recipe: the settings for this data set, with any network, that differ from configs/default.yaml.
       recipes: network → the settings for this data set with this network.
-      version: a number to increase whenever `read` returns something else for the same source, so that the data is
-        packed again.
-      archive: the name of the file, or files, that users may already have.
+      version: a number to increase whenever `read` returns something else for the same source. The copy of the data
+        set in the cache, its packed form, is then made again.
+      archive: the name of the file, or a description of the files, that users may have downloaded already.
       downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
       path: the path, if the user has named data by its path. The data is packed again when a file there changes.
-      candidates_of: the names of other data sets, if this one (`auto`) stands for the first of them that is available;
-        else ().
+      candidates_of: for the data set `auto`, the names of the data sets of which it stands for the first that is
+        available; () for all other data sets.
       offered: whether help and lists of choices contain the data set.
     """
 
@@ -394,9 +399,9 @@ class DataSet(Named, Generic[OwnSettings]):
         return bool(self.wanted)
 
     def candidates(self, place: Path) -> Iterable[Path]:
-        """Yield the paths from which `read` may read: `place` itself, or paths in the folder `place`, the best first.
+        """Yield the paths from which `read` may read the data set, in the order in which to try them.
 
-        This opens no file.
+        Each path is `place` itself, or is in the folder `place`. This method opens no file.
         """
         return ()
 
@@ -450,7 +455,7 @@ class ImageDataSet(DataSet[OwnSettingsOfImages]):
         super().check_examples(config, spec)
         if config.evaluation.augment_last and not OBJECTIVES[spec.objective].has_accuracy:
             raise ValueError(
-                f"evaluation.augment_last: got True: a {spec.objective} has no accuracy: leave this setting out"
+                f"evaluation.augment_last: got True: objective {spec.objective} has no accuracy: leave this setting out"
             )
         image = spec.image(config.model.name)
         ImageSettings.of(config).augmentation.check(image.shape)
@@ -484,7 +489,10 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the code to which the user's `name` refers. Return `name` with an absolute path and the data format."""
+        """Allow this process to run the code to which `name` refers, if any, because the user has given this name.
+
+        Return `name` with an absolute path and, if it is a path to data, with the data format.
+        """
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_format(name, folder)

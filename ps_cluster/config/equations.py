@@ -1,9 +1,9 @@
-"""Define the inputs and results of the numpy equations with which the proof of a run computes an update again.
+"""Define the inputs and results of the equations by which the proof, the check of a run's updates, recomputes updates.
 
-Optimizer rules, staleness methods and modes have a method `equation`. It computes in float64, with the equation of the
-paper, what the parameter server computes in float32 with TensorFlow's kernels (`server/`, `training/modes/`). The proof
-compares both results. If `equation` of a rule or method returns None, the proof reports that it could not compute such
-updates again.
+Optimizer rules, staleness methods and modes have a method `equation`, which uses numpy, float64 and the equation of the
+paper. The parameter server has computed the same update with TensorFlow's kernels in float32 (`server/`,
+`training/modes/`). The proof compares both results. If `equation` of a rule or method returns None, the proof reports
+that it could not compute such updates again.
 """
 
 from __future__ import annotations

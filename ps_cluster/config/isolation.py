@@ -1,4 +1,4 @@
-"""Define the values of `cluster.isolation`: one of WORDS, or the one interface on which tasks accept connections."""
+"""Define the values of the setting `cluster.isolation`: "auto", "require", "off" or "interface=NAME"."""
 
 from __future__ import annotations
 

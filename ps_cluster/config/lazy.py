@@ -1,7 +1,7 @@
 """Import TensorFlow and Keras when they are first used.
 
-So a module can define both an object of a registry, such as an optimizer rule, and the graph code of that object. The
-launcher reads all registries, but must not import TensorFlow.
+So one module can define, for example, both the settings of an optimizer rule and its TensorFlow code. The launcher
+needs the settings, so it imports such modules, but it must not import TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merge all sources of settings into a configuration. Later sources win.
 
-1. defaults: those in configs/default.yaml. Settings that only some modes, networks, … have get the defaults of their
-   settings classes.
+1. defaults: the values in configs/default.yaml. If only some modes, networks, … have a setting, its default is in
+   their settings classes.
 2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
 3. files: the files that the user's file extends, then the user's file.
 4. environment: the variables PS_CLUSTER__SECTION__KEY.
@@ -92,7 +92,7 @@ def resolve(
 ) -> Resolved:
     """Merge all sources of settings. Later ones win, except that the strictest `cluster.isolation` wins.
 
-    The user has written these settings, so the code that they name may be run.
+    All these settings come from the user, so this process may run the code files that they name.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
@@ -102,7 +102,8 @@ def resolve(
       environment: environment variables; those named PS_CLUSTER__SECTION__KEY win over the file.
     Raises:
       UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or a setting is not used
-        by the mode. A file may contain unused settings with their defaults, as the config.yaml of a run does.
+        by the mode. In a file, such a setting is accepted if it has its default value, because the config.yaml of a
+        run contains all settings.
     """
     written = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
     of_user = [*written, size] if size else written
@@ -209,9 +210,10 @@ def _origin(error: ValidationError, sources: Sequence[SettingsSource], given: Se
 
 
 def defaults_for(user: NestedSettings) -> tuple[NestedSettings, tuple[SettingsSource, SettingsSource]]:
-    """Return the settings over which the user's settings are merged, and the two sources of these settings.
+    """Return the defaults with the recipe merged into them, and their two sources: the defaults and the recipe.
 
-    The sources are the defaults and the recipe. The result has no settings of a mode, network, … that is not chosen.
+    The settings in `user` choose the recipe, and are merged over the result later. Settings that belong only to a mode,
+    network, … that is not chosen are left out.
     """
     defaults = read_yaml(CONFIG_FOLDER / "default.yaml")
     base, recipe = recipe_for(defaults, user)

@@ -1,5 +1,6 @@
-"""Define the base class of modes, with every part in which a mode may differ from plain asynchronous training.
+"""Define the base class of modes.
 
+Its attributes and methods cover everything in which a mode may differ from plain asynchronous training.
 The package's own modes are in ps_cluster/training/modes/, a file for each.
 """
 
@@ -51,7 +52,7 @@ layer.
 
 
 class Flow(NamedTuple):
-    """The data that tasks of one type send to tasks of the same or another type, for the drawing of a cluster."""
+    """An arrow in the drawing of a cluster: tasks of type `sender` send the data `what` to tasks of type `receiver`."""
 
     sender: str
     receiver: str
@@ -126,15 +127,18 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def train(self, job: TrainingJob) -> None:
-        """Train until every update is applied. The leader's process calls this; in mode sync every worker calls it."""
+        """Train until every update is applied.
+
+        Only the process of the leader (the chief, or worker 0) calls this. In mode sync, every worker calls it.
+        """
 
     @abstractmethod
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         """Return the graph that a worker runs for each dispatch, a group of steps from the chief.
 
         Args:
-          repeats: whether the dispatches repeat steps of earlier dispatches. Each pull then asks the shards whether
-            they already have the step.
+          repeats: whether the dispatches repeat steps of earlier dispatches. With each pull, the worker may then ask
+            the shards whether they have already accepted a push of this step.
         """
 
     @abstractmethod
@@ -212,8 +216,8 @@ class Mode(Named, ABC):
     def lowers_rate(self) -> bool:
         """True if the learning rate is lowered while more workers take part than at the start of training.
 
-        See `server.rate_of_more_workers.RateOfMoreWorkers`. With local steps the rate is not lowered, because it is
-        used for the worker's local updates, which are not stale.
+        See `server.rate_of_more_workers.RateOfMoreWorkers`. Modes with local steps do not lower the rate, because their
+        workers use it for local updates, which are not stale.
         """
         return self.synchrony.is_stale and not self.cluster.fixed_workers and not self.synchrony.takes_local_steps
 
@@ -245,7 +249,8 @@ class Mode(Named, ABC):
     def batches_of_row(self, config: RunConfig, shard: int) -> int:
         """Return how many batches of a step are counted by the ledger of one shard (its table of accepted pushes).
 
-        The ledger counts all batches of the step, unless the shard gets its push before the step has ended.
+        This is the number of all batches of the step. If the mode pushes to this shard before the end of the step, only
+        the batches before this push are counted.
         """
         return self.batches_per_step(config)
 

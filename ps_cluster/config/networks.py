@@ -69,10 +69,11 @@ class Network(Named, Generic[OwnSettings]):
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
       worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/memory.py); None if unknown.
-      scored_at_once: how many examples the evaluator scores at once. The evaluator should need less memory than a
-        training task, and with 500 images at once it needed more than any other task.
-      recipe: the settings of the network that differ from configs/default.yaml. The key `modes` may list
-        learning rates and momenta, found on held-out examples, by mode, workers and batch size (`FoundRates`).
+      scored_at_once: how many examples the evaluator scores at once. If they are too many, the evaluator needs more
+        memory than a training task.
+      recipe: the settings of the network that differ from configs/default.yaml. The key `modes` may list learning
+        rates and momenta for combinations of mode, number of workers and batch size (`FoundRates`). They were found
+        on held-out examples.
       usual_scores: the scores that users may expect, by the name of the data set.
       tuned_on: the number of training examples for which the epochs of the recipe were chosen; None if unknown.
     """
@@ -141,7 +142,10 @@ class FunctionNetwork(Network[NetworkSettings]):
     """
 
     def __init__(self, function: Callable[..., Any]):
-        """Store the function. Raises UserError if it takes other arguments. `build` checks a pickled function later."""
+        """Store the function. Raises UserError if the function takes other arguments.
+
+        A pickled function is checked in `build` instead, because it is read from its file only there.
+        """
         self._function = function
         if not isinstance(function, user_code.PickledFunction):
             arguments_taken(function)
@@ -200,7 +204,10 @@ class Networks(Registry[Network[Any]]):
         return _is_saved(name) or super().__contains__(name)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the file that the user named, so that it may be run or read. Return the name with an absolute path."""
+        """Allow this process to run or read the file to which `name` refers, because the user has given this name.
+
+        Return the name with an absolute path. A name that refers to no file is returned unchanged.
+        """
         if not _is_saved(name):
             return super().trust_name(name, folder)
         file = user_code.absolute_path(name, folder)

@@ -308,7 +308,7 @@ class Objective(Named):
             )
         smoothing = config.training.label_smoothing
         if smoothing and not self.smooths_labels:
-            raise ValueError(f"{SMOOTHING}: got {smoothing}: a {self.name} has no labels: leave it out")
+            raise ValueError(f"{SMOOTHING}: got {smoothing}: objective {self.name} has no labels: leave it out")
 
 
 class Classification(Objective):
@@ -531,8 +531,8 @@ class NextByte(Objective):
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype != np.uint8 or spec.target.codes != (BYTES,) * math.prod(spec.target.shape):
             raise ValueError(
-                f"targets are {target.dtype} {list(spec.target.shape)}, but each has to be a row of bytes, uint8 with "
-                f"{BYTES} codes"
+                f"targets are {target.dtype} {list(spec.target.shape)}, but each has to be a row of bytes: uint8, and "
+                f"`codes` has to be {BYTES} for each byte"
             )
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:

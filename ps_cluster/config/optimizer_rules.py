@@ -87,11 +87,11 @@ class RuleSettings(Section):
 
     @property
     def matrix_patterns(self) -> tuple[str, ...]:
-        """Patterns for the paths of the matrices that the optimizer rule needs as a whole.
+        """Patterns for the paths of the variables that the optimizer rule needs as whole matrices.
 
         Override this property in the settings of such a rule. The class `OptimizerRule.update` gets the positions of
-        these matrices as `matrices`. A matrix is then not divided between parameter servers. In a mode that divides the
-        network itself, the rule gets no matrices.
+        these matrices as `matrices`. If the parameter servers apply the rule, no matrix is divided between them. In
+        modes that divide the network among the workers, `matrices` is empty.
         """
         return ()
 
@@ -121,8 +121,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
       row_update: the class that changes single rows of an embedding table. If it is None, the rule can't be used with
         embedding tables on the parameter servers.
       staleness_method: the default staleness method of mode async with this rule.
-      staleness_method_of_compile: the default method if the learning rate comes from compile(), and was therefore
-        chosen for `fit`. None means `staleness_method`.
+      staleness_method_of_compile: the default staleness method if the rule comes from a network's compile(), where the
+        learning rate is usually chosen for `fit`, without stale gradients. None means `staleness_method`.
     """
 
     Settings: type[RuleSettings] = RuleSettings

@@ -55,8 +55,8 @@ class FoundRates(Section):
     """Optimizer settings, and the mode, number of workers (1 in mode single) and batch size for which they were found.
 
     Attributes:
-      optimizer: the settings of the section `optimizer` that differ from the recipe for all modes. They include a
-        learning rate, but no rule, because all runs of a comparison need the same rule.
+      optimizer: the settings of the section `optimizer` that replace those of the network's recipe. They include a
+        learning rate. They can't include the rule, so that all modes use the same rule and can be compared.
     """
 
     mode: str
@@ -128,11 +128,12 @@ def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
 
 
 def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
-    """Return the mode and the number of workers by which a recipe lists the learning rates that `mode` uses.
+    """Return the mode and the number of workers under which a recipe lists the learning rates that `mode` uses.
 
-    The rates of mode single are also used by all modes whose optimizer works as in a single process. These are modes
-    with local steps that work with any rule, and modes that divide the network among the workers. But if the recipe has
-    other settings for modes that divide the network, those settings are used.
+    The result is mode single with 1 worker for modes whose optimizer works as in a single process. These are modes with
+    local steps that work with any rule, and modes that divide the network among the workers. All other modes have
+    learning rates of their own. If a recipe has the key `divided`, modes that divide the network do not use the listed
+    rates.
 
     Args:
       workers: `cluster.workers`, which may not be validated yet.
@@ -149,8 +150,8 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     Args:
       table: the `found_rates` of the network.
       settings: the merged settings of all sources, not yet validated.
-      user: the user's settings. If they contain a setting in `BELONG_TOGETHER`, the table is not used. This does
-        not apply to `staleness.method` if it is the rule's default anyway, or if the mode takes local steps.
+      user: the user's settings. If they contain a setting in `BELONG_TOGETHER`, the table is not used. There is one
+        exception: `staleness.method` may be set if it is the rule's default, or if the mode takes local steps.
     """
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
@@ -209,10 +210,9 @@ def recipe_for(base: NestedSettings, user: NestedSettings) -> tuple[NestedSettin
 
 
 def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSource:
-    """Return the usual learning rate of the optimizer rule that `settings` chooses instead of the rule of `base`.
+    """Return the usual learning rate of the optimizer rule that `settings` chooses, if `base` has another rule.
 
-    The result has no settings if `settings` chooses no rule, or the same rule as `base`. If `settings` itself sets a
-    learning rate, that rate wins later.
+    Otherwise return no settings. The caller merges `settings` over the result, so a learning rate in `settings` wins.
     """
     rule = RULE.chosen_in(settings)
     if rule is None or rule is RULE.chosen_in(base):
@@ -221,9 +221,10 @@ def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSo
 
 
 def _staleness_method(settings: NestedSettings) -> SettingsSource:
-    """Return settings with the default staleness method of the chosen optimizer rule.
+    """Return the setting `staleness.method` with the default of the chosen optimizer rule.
 
-    They are empty if the mode does not use a staleness method, or if the workers apply this rule, in their local steps.
+    Return no settings if the mode uses no staleness method, or if it takes local steps. With local steps, the workers
+    apply the rule, but the parameter servers correct stale gradients.
     """
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.synchrony.takes_local_steps or not uses(mode.name, METHOD):

@@ -105,7 +105,10 @@ class Registry(Generic[T]):
         return found
 
     def _objects_of(self, module: ModuleType) -> Iterator[T]:
-        """Yield the objects in a module. Create one for each class defined there that has a name, but no object."""
+        """Yield the objects in a module.
+
+        If a class that the module defines has a `name`, but the module has no object of it, yield a new object.
+        """
         objects = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
         yield from objects
         with_objects = {type(one) for one in objects}
@@ -130,9 +133,9 @@ class Registry(Generic[T]):
         return iter(self)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the file of a name FILE.py:NAME from the user, so that it may be run. Return it with an absolute path.
+        """Allow this process to run the file in a name FILE.py:NAME, because the user has given this name.
 
-        Any other name is returned unchanged.
+        Return the name with an absolute path. Any other name is returned unchanged.
 
         Args:
           folder: the folder to which relative paths refer.
@@ -158,7 +161,7 @@ class Registry(Generic[T]):
         return self._brought[name]
 
     def code_of(self, name: str) -> Path | None:
-        """Return the file that a name FILE:NAME refers to, and that has to be trusted; None for any other name."""
+        """Return the file of code to which a name FILE:NAME refers; None for any other name."""
         reference = parse(name)
         return reference.file if reference else None
 

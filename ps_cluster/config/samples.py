@@ -29,12 +29,12 @@ _ROWS = re.compile(r"rows:([1-9][0-9]{0,11}(?:,[1-9][0-9]{0,11}){0,999})")
 class Sample:
     """A random part of the training examples: a data shard, or a bootstrap sample.
 
-    The training set is repeated `copies` times and shuffled with `seed`. The sample consists of the examples at the
-    positions `index`, `index + of`, `index + 2 * of`, … among the first N positions, if there are N different examples.
+    The training set of N examples is repeated `copies` times and shuffled with `seed`. The sample consists of the
+    examples at those of the positions `index`, `index + of`, `index + 2 * of`, … that are below N.
 
-    For a data shard, `copies` is 1. The data shards, as many as `of` says, are disjoint, and together they hold all
-    examples. For a bootstrap sample (Breiman 1996, "Bagging Predictors"), `of` is 1, and there are many copies. On
-    average it contains 63 % of the examples, some of them several times.
+    For a data shard, `copies` is 1, and `of` is the number of data shards. The data shards are disjoint, and together
+    they hold all examples. For a bootstrap sample (Breiman 1996, "Bagging Predictors"), `of` is 1, and there are many
+    copies. On average it contains 63 % of the examples, some of them several times.
     """
 
     seed: int = 0

@@ -110,8 +110,8 @@ class ClusterSettings(Section):
     lost_after_seconds: float = Field(
         ge=1,
         le=3600,
-        description="With `task`: a connection counts as lost after this many seconds without an answer, and a "
-        "dispatch after this many seconds without an update.",
+        description="With `task`: a connection counts as lost after this many seconds without an answer. If a dispatch has "
+        "brought no update for this many seconds, another worker gets its steps too.",
     )
     longest_step_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=86_400)] = Field(
         description="The longest time that a worker's step may take. Training waits at least this long for an update. "
@@ -184,11 +184,16 @@ class LookaheadSettings(Section):
         description="Set the weights to their moving mean whenever this many updates are done; 0: never. Not used by "
         "modes with local steps.",
     )
-    decay: Fraction = Field(description="Decay of the moving mean per update, at the end of training.")
+    decay: Fraction = Field(
+        description="Decay of the moving mean per update at the end of training. Before the end, the decay is smaller."
+    )
 
 
 class EvaluationSettings(Section):
-    augment_last: bool = Field(description="Also score the last checkpoint over six views of each image.")
+    augment_last: bool = Field(
+        description="Also score the last checkpoint with the mean outputs for six views of each image: the image, two copies "
+        "that are shifted by a pixel, and the mirror images of these three."
+    )
     after_training: bool = Field(
         description="Keep all checkpoints, including that of the initial weights, and score them after training, so "
         "that scoring does not slow the training down."
@@ -280,8 +285,8 @@ class CheckpointSettings(Section):
         "checkpoint is kept until it is scored.",
     )
     exact: bool = Field(
-        description="With every_epochs: no worker gets a step beyond a checkpoint until the checkpoint is written. So no "
-        "checkpoint is late or left out, but the workers wait for each checkpoint."
+        description="With every_epochs: at each checkpoint, the workers wait until it is written. So no checkpoint is late "
+        "or left out, but training takes longer."
     )
     snapshot_every_seconds: float = Field(
         gt=0,
@@ -330,7 +335,7 @@ class RunConfig(Section):
         return self
 
     def _check_compiled(self) -> None:
-        """Check that the network's compile() decides the rule if it decides the schedule or the staleness method."""
+        """Raise ValueError if compile() decides the schedule or the staleness method, but not the optimizer rule."""
         for key, value in (("schedule.kind", self.schedule.kind), ("staleness.method", self.staleness.method)):
             if value == COMPILED and self.optimizer.rule != COMPILED:
                 raise ValueError(
@@ -415,7 +420,7 @@ class RunConfig(Section):
 
     @property
     def least_workers(self) -> int:
-        """The smallest number of processes that compute gradients to which `ps-cluster scale` can reduce the run."""
+        """The lower limit of `ps-cluster scale` for the number of processes that compute gradients."""
         least = None if self.chosen_mode.cluster.fixed_workers else self.cluster.min_workers
         return least or self.training_workers
 
@@ -463,7 +468,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that the leader counts at once: all of a dispatch with all-reduce, otherwise 1."""
+        """The number of updates that the leader counts at once: with all-reduce, a whole dispatch; otherwise 1."""
         return self._first_dispatch if self.chosen_mode.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -536,7 +541,7 @@ class RunConfig(Section):
 
     @property
     def wire(self) -> str:
-        """The dtype in which weights and complete gradients are sent: "bfloat16" or "float32"."""
+        """The dtype in which weights, and gradients that are not compressed, are sent: "bfloat16" or "float32"."""
         if self.compresses_pushes:
             return "bfloat16"
         return self.model.precision if self.cluster.wire == AUTO else self.cluster.wire

@@ -26,7 +26,7 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 def _no_zero(path: Path) -> Path:
     if "\0" in str(path):
-        raise ValueError("a file name can't contain a zero character")
+        raise ValueError("a file name can't contain a null character")
     refuse_address(str(path))
     return path
 
@@ -42,7 +42,7 @@ class Section(BaseModel):
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Return the section of a configuration that is an instance of this class."""
+        """Return, of all sections in `config`, the one that is an instance of this class."""
         section = next((section for _, section in config if isinstance(section, cls)), None)
         assert section is not None, f"no section of the configuration has {cls.__name__}"
         return section

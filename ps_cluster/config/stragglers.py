@@ -43,7 +43,9 @@ class Stragglers:
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Return the seconds that a step of the slowest worker takes. With `gamma`, a step very rarely takes longer.
+        """Return the longest time, in seconds, that a step is expected to take in the slowest worker.
+
+        With `gamma`, the times are random, and a step very rarely takes longer than this.
 
         Args:
           own_s: the seconds that a step takes in a worker that is not slowed down.

@@ -38,11 +38,17 @@ def leader_type(types: Container[str]) -> str:
 
 @dataclass(frozen=True)
 class OnDeath:
-    """The reaction to the unexpected end of a task. The task is restarted, at most `restarts` times in a row."""
+    """The reaction to the unexpected end of a task.
+
+    Attributes:
+      restarts: the task is restarted at most this many times in a row.
+      whole_cluster: whether all training tasks restart together with the task, from the newest snapshot.
+      dispensable: whether the run continues without the task after its last restart, if another worker or ps is left.
+    """
 
     restarts: int
-    whole_cluster: bool  # whether all training tasks restart with the task, from the newest snapshot
-    dispensable: bool  # whether the run continues without the task after its last restart (with another worker or ps)
+    whole_cluster: bool
+    dispensable: bool
 
 
 OnDeaths = Mapping[str, OnDeath]  # by task type

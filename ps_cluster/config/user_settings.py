@@ -37,7 +37,10 @@ class SettingsSource:
     parts: tuple[SettingsSource, ...] = ()  # the sources from which it was merged, the lowest first
 
     def has(self, field: str) -> bool:
-        """Return whether the source sets a dotted key, a section around the key, or a part of the key's value."""
+        """Return whether the source sets the dotted key `field`.
+
+        This is also true if the source sets only a part of the value of `field`, or a value that contains `field`.
+        """
         return any(
             f"{key}.".startswith(f"{field}.") or f"{field}.".startswith(f"{key}.") for key in flat(self.settings)
         )

@@ -35,11 +35,11 @@ def owner_only_writes() -> Iterator[None]:
 def unknown_owners(
     uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
 ) -> frozenset[int]:
-    """Return a set with the user id that the kernel shows for every user whom this user namespace does not contain.
+    """Return the one user id that stands for all users who are unknown in this user namespace, as a set.
 
     Return an empty set if this process is not in a user namespace of its own. A task in the private computer network of
-    its run is in such a namespace, where root's files have this id. The launcher is in no such namespace, and has
-    checked the run directory before it starts a task.
+    its run is in such a namespace, and sees this id as the owner of root's files. The launcher is in no such namespace,
+    and has checked the run directory before it starts a task.
     """
     try:
         whole = uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]

@@ -115,8 +115,8 @@ _NUMBER = re.compile(r"[+-][0-9]+(\.[0-9]+)?", re.ASCII)
 def csv_cell(value: object) -> object:
     """Return a value for a CSV file. Text is made printable, and safe from spreadsheets that would run it as a formula.
 
-    An apostrophe is put before a sign that begins a formula, as spreadsheets mark text (OWASP, "CSV Injection"). A number,
-    such as the class -1, stays as it is.
+    Text that begins like a formula gets an apostrophe in front, which tells spreadsheets that it is text (OWASP, "CSV
+    Injection"). A number with a sign, such as "-1", stays as it is.
     """
     if not isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Check before any work is done that its result can be written."""
+"""Check that results can be written, before the work that produces them begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_file(path: Path) -> None:
 def check_folder(path: Path, folder: Path | None = None) -> None:
     """Raise Malformed if files can't be written into the folder `path`. Missing folders are no obstacle.
 
-    `folder`: if `path` is a file, the folder that will contain it.
+    `folder`: only if `path` is to be a file: the folder of this file.
     """
     refuse_address(str(path))
     if "\0" in str(path):

@@ -1,4 +1,4 @@
-"""Write files that readers see whole or not at all, never through a link.
+"""Write files so that readers see the whole file or none. No file is written through a link.
 
 A file that other processes read as a whole is written under a random temporary name and then renamed. The writer keeps
 the temporary file locked, so an unlocked temporary file was left behind by a writer that was killed.

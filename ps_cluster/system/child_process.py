@@ -30,7 +30,7 @@ class StartedProcess(Protocol):
 
 
 class StartOptions(TypedDict):
-    """The keyword arguments, besides `env`, that `ChildProcess.start` passes to a `Starter`. It always passes all."""
+    """The keyword arguments, besides `env`, that `ChildProcess.start` passes to a `Starter` in each call."""
 
     cwd: Path | None
     stdin: int
@@ -120,7 +120,7 @@ class ChildProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """Whether the pid still belongs to this process. It does until `exit_code` is read after the process ended."""
+        """Whether the pid still belongs to this process. An ended process keeps its pid until `exit_code` is read."""
         return self._started.returncode is None
 
     @property

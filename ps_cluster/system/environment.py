@@ -56,8 +56,8 @@ _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format"
 def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
     """Return the environment of a child process that imports TensorFlow, based on the environment `given`.
 
-    It contains the variables of `for_tensorflow`, and others by which the child finds this package, and ends when this
-    launcher ends.
+    It contains the variables of `for_tensorflow`. Further variables tell the child where this package is, and which
+    process is its launcher, so that the child ends when the launcher ends.
     """
     own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
     return for_tensorflow(environment_with_package(given), on_gpus=on_gpus) | own

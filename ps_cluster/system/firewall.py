@@ -1,8 +1,8 @@
 """Set rules of this machine's firewall (nftables) that hold for as long as this process lives, however it ends.
 
 A table with the flag `owner` (Linux 5.12) belongs to the socket that made it: nobody else can change it, and the kernel
-removes it when that socket closes. The library behind the program nft keeps the socket in this process. The program
-itself would hold the socket in a second process, and the port would be open as soon as that process ends.
+removes it when that socket closes. The library behind the program nft opens the socket in this process. If this
+process started nft itself, nft would hold the socket, and the port would be open as soon as nft ends.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ForkServer:
         OSError if the fork server does not start or has ended, and StopRequested if `stops` returns True meanwhile.
         """
         cwd, stdout = options["cwd"], options["stdout"]
-        assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
+        assert stdout is not None, "a task needs a log, because it must not write to the output of the fork server"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
         request = ForkRequest(argv, dict(env), str(cwd))
         if self.pid is not None and self._channel is not None:
@@ -153,8 +153,8 @@ class ForkServer:
     def _answer(self, channel: socket.socket) -> bytes:
         """Wait for the server's answer, and return it. Raises TimeoutError, or StopRequested if `stops` returns True.
 
-        The timeout does not count time in which this process was stopped. For this, its clock has to be read often, so
-        the wait is divided into short steps.
+        Time in which this process was stopped does not count for the timeout. The clock can leave such time out only if
+        it is read often, so the wait is divided into short steps.
         """
         deadline = self._clock() + self._timeout_s
         while True:

@@ -1,7 +1,8 @@
 """Read the CPU and memory limits of this process's control group, which is how a container is limited.
 
-The kernel documents them in admin-guide/cgroup-v2.rst (cpu.max, memory.max), and version 1 in scheduler/sched-bwc.rst
-and admin-guide/cgroup-v1/memory.rst. The processors of a cpuset are those of `os.sched_getaffinity`.
+The kernel's documentation describes the limits of version 2 in admin-guide/cgroup-v2.rst (cpu.max, memory.max), and
+those of version 1 in scheduler/sched-bwc.rst and admin-guide/cgroup-v1/memory.rst. If a group may use only some
+processors (a cpuset), `os.sched_getaffinity` returns these processors.
 """
 
 from __future__ import annotations

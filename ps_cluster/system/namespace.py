@@ -25,7 +25,10 @@ _IFREQ = struct.Struct("16sH22x")  # name, flags, padding to the size of the uni
 
 
 def create(channel: str, run_dir: str, data_dir: str) -> None:
-    """Move this process into a new namespace and send the descriptors that tasks need to enter it: [user,] net."""
+    """Move this process into a new network namespace, and send the descriptors that tasks need to enter it.
+
+    These are the descriptors of the new user namespace, if one was needed, and of the network namespace.
+    """
     kinds = _unshare()
     loopback("up")
     _talk_to_itself()
@@ -39,11 +42,12 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 def hosts(channel: str, plan: str) -> None:
     """Create a network switch and hosts that are connected to it.
 
-    Send the descriptors of the namespaces: [user,] net of the switch, net and mnt of each host.
+    Send the descriptors of the namespaces: of the user namespace, if one was needed, and the network namespace of the
+    switch, then of the network namespace and the mount namespace of each host.
 
     `plan` is a JSON object (made by tools/chaos/hosts.py). "ip" is the path of the program `ip`. "hosts" is a list with
     an object for each host: its "name", its "address" with the network's prefix length, and its "mounts". A mount is a
-    pair of paths: of a file or folder outside, and the path at which the host sees it.
+    pair of paths: the path of a file or folder outside, and the path at which the host sees it.
     """
     import json  # imported only here, because this program runs before every task
 
@@ -85,12 +89,15 @@ def loopback(state: str) -> None:
 
 
 def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
-    """Move this process into new namespaces; return their types.
+    """Move this process into a new network namespace; return the types ("net",) or ("user", "net").
 
-    Root needs no user namespace, and so keeps its rights to files.
+    Root needs no user namespace, and without one it keeps its rights to files. For other users, a new user namespace is
+    made first, because they may make a network namespace only inside it.
 
-    `more`: flags of further namespaces. `inner_user`: the user's id inside, if it differs from the id outside. User 0 may
-    start programs that set up a network.
+    Args:
+      more: flags of further namespaces to make. Their types are not returned.
+      inner_user: the user's id inside the user namespace, if it differs from the id outside. With id 0, the process may
+        start programs that set up a network.
     """
     try:
         _call("unshare", _CLONE_NEWNET | more)

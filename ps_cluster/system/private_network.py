@@ -65,7 +65,7 @@ class RunNetwork:
         return NetworkSummary(private=self.isolated, notice=self.notice)
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a command that runs `argv` in this network. Its process must inherit the descriptors."""
+        """Return a command that runs `argv` in this network. The process of the command must inherit `descriptors`."""
         if not self.descriptors:
             return argv
         return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
@@ -123,7 +123,7 @@ def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[s
             f"cluster.isolation: got '{setting}': interface=NAME is for `task`; on one machine, give one of {words}"
         )
     if setting == OFF:
-        return RunNetwork(notice=f"not isolated, as asked for: {_OPEN}")
+        return RunNetwork(notice=f"not isolated, because cluster.isolation is off: {_OPEN}")
     try:
         return RunNetwork(new_namespaces("create", str(run_dir), str(data_dir), namespace_argv=namespace_argv))
     except Unavailable as reason:

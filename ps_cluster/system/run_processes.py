@@ -1,4 +1,7 @@
-"""Tell which processes belong to a run, because a pid in its files may be that of another program by now."""
+"""Tell which processes belong to a run.
+
+A pid in the files of a run is not enough, because the system may have given it to another program since.
+"""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def stop_signals() -> tuple[int, ...]:
 class Drain(threading.Event):
     """An event that asks the leader to end cleanly: to start no new steps and to write a last checkpoint.
 
-    `for_good`: True if the user wants the training to end (Ctrl-C). False if the machine is needed for something else,
-    so that training continues when a leader is started again.
+    `for_good`: True if the user wants the training to end (Ctrl-C). False if the training is to continue when a leader
+    is started again, e.g. because only the machine is needed for something else.
     """
 
     def __init__(self) -> None:

@@ -146,7 +146,7 @@ class Supervisor:
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
         """Send SIGTERM to the groups of `tasks`, and SIGKILL to the processes that are left after `grace_s` seconds.
 
-        `poll` does not report them any more. Return the tasks that still have processes; usually there are none.
+        `poll` does not report that these tasks have ended. Return those that still have processes (usually none).
         """
         processes = [self._processes[task] for task in tasks if task in self._processes]
         for process in processes:

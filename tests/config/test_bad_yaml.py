@@ -27,7 +27,7 @@ TYPES = [
     ("training: {seed: -1}", ["training.seed", "-1"]),
     ("mode: {name: [async]}", ["mode.name", "['async']"]),
     ("data: {data_dir: 3}", ["data.data_dir", "got 3"]),
-    ('data: {data_dir: "a\\0b"}', ["data.data_dir", "zero character"]),
+    ('data: {data_dir: "a\\0b"}', ["data.data_dir", "null character"]),
     ("data: {augmentation: {contrast_range: [1.0]}}", ["data.augmentation.contrast_range"]),
     ("data: {augmentation: {contrast_range: ['0.5', 1]}}", ["contrast_range.0", "'0.5'", "valid number"]),
     ("data: {augmentation: {contrast_range: [1, 1e300]}}", ["contrast_range.1", "1e+300"]),

@@ -340,7 +340,7 @@ def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
         (
             {"objective": "regression", "classes": ()},
             {"training.label_smoothing": 0.1},
-            "training.label_smoothing: got 0.1: a regression has no labels",
+            "training.label_smoothing: got 0.1: objective regression has no labels",
         ),
         (
             {"inputs": {"image": ArrayField("uint8", (28, 28, 1))}},

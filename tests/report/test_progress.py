@@ -147,7 +147,7 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
         (
             {"cluster.workers": 2},
             "0.02: the rate of tutorial_cnn for all modes, because no rate was found for async with 2 workers and batches "
-            "of 128 (rates were found for these numbers of workers x batch sizes: 3 x 128, 3 x 384)",
+            "of 128 (rates were found for these pairs of workers x batch size: 3 x 128, 3 x 384)",
         ),
         ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
         ({"optimizer.learning_rate": 0.5, "optimizer.momentum": 0.5}, "0.5: as given"),

@@ -29,7 +29,7 @@ SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int
     ("setting", "helper", "says"),
     [
         ("auto", REFUSES, ("not isolated: ", "allows no private network: unshare: Operation not permitted")),
-        ("off", ("/absent",), ("not isolated, as asked for",)),
+        ("off", ("/absent",), ("not isolated, because cluster.isolation is off",)),
     ],
 )
 def test_where_the_system_refuses_or_isolation_is_off_the_run_says_so_in_one_line(tmp_path, setting, helper, says):
