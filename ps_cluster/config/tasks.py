@@ -43,7 +43,8 @@ class OnDeath:
     Attributes:
       restarts: the task is restarted at most this many times in a row.
       whole_cluster: whether all training tasks restart together with the task, from the newest snapshot.
-      dispensable: whether the run continues without the task after its last restart, if another worker or ps is left.
+      dispensable: whether the run continues without the task after its last restart. A worker or ps is dispensable only
+        while there is another one.
     """
 
     restarts: int
