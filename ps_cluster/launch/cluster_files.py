@@ -101,7 +101,7 @@ def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple
     cluster = _cluster(given, origin)
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
     if task.type not in counts:
-        raise UserError(f"{origin.type}: got {task.type!r}; it is one of {', '.join(counts)}")
+        raise UserError(f"{origin.type}: got {task.type!r}; it must be one of {', '.join(counts)}")
     if task.index >= counts[task.type]:
         raise UserError(f"{origin.index}: got {task.index}; the cluster has {counts[task.type]} of type {task.type}")
     return ClusterTopology(cluster, evaluator=task.type == EVALUATOR, origin=origin), task

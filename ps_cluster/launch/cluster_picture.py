@@ -90,7 +90,10 @@ def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, fl
 
 
 def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield x, y, text and style of each flow's label. It is below the upper one of the rows that the flow joins."""
+    """Yield x, y, text and style of each flow's label.
+
+    The label is below the row of the flow's sender or that of its receiver, whichever row is higher in the picture.
+    """
     used = dict.fromkeys(rows, 0)
     for flow in flows:
         upper = min(flow.sender, flow.receiver, key=rows.index)

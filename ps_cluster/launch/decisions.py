@@ -89,7 +89,7 @@ class Decisions:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, limits: RunLimits, early_stopping: EarlyStopping, now_s: float
     ):
-        """Start in the first stage. `run_dir` is used only for the names of files in messages."""
+        """Create the state machine in the stage "starting". `run_dir` is used only for file names in messages."""
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
@@ -122,7 +122,7 @@ class Decisions:
         return ()
 
     def stopped(self, now_s: float) -> Actions:
-        """Record that `StopTraining` or `StopAll` was carried out. The time that this took counts for no limit."""
+        """Record that `StopTraining` or `StopAll` was carried out, and restart the time limit of the stage."""
         self._clock.restart(now_s)
         return ()
 
@@ -169,7 +169,7 @@ class Decisions:
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def evaluator_moved(self, now_s: float) -> Actions:
-        """Record that the evaluator made progress, such as computing an update again to check it."""
+        """Record that the evaluator made progress, for example that it has checked an update by recomputing it."""
         if self._stage is RunStage.SCORING:
             self._clock.restart(now_s)
         return ()
@@ -219,7 +219,10 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """Handle a signal by which the user asks to stop. `exit_code`: the command's exit code if it ends at once."""
+        """Handle a signal by which the user asks to stop.
+
+        `exit_code`: the exit code of the command if this signal ends the run at once.
+        """
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -288,7 +291,10 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """Handle the end of tasks whose ports other programs use. `first`: one of them. Call it before `task_died`."""
+        """Handle the end of tasks that could not start because other programs use their ports.
+
+        `first`: the end of one of these tasks. Call this before `task_died`.
+        """
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -305,7 +311,7 @@ class Decisions:
         return self._training_restart is not None or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
-        """Handle the end of a task that is reported neither to `leader_done` nor to `evaluator_done`.
+        """Handle the end of a task, unless it has to be reported to `leader_done` or `evaluator_done`.
 
         What happens depends on the task, on its error and on earlier deaths. The task may restart (`time_passed`
         returns this action after a delay), all training tasks may restart, the task may be given up, or the run may
@@ -473,4 +479,4 @@ def _rate_of(config: RunConfig, workers: int) -> str:
     begun = config.training_workers
     if not config.chosen_mode.lowers_rate or workers <= begun:
         return ""
-    return f", with {(begun / workers) ** 2:.2g} times the learning rate that suits {with_noun(begun, 'worker')}"
+    return f"; the learning rate is {(begun / workers) ** 2:.2g} times that of {with_noun(begun, 'worker')}"

@@ -36,7 +36,7 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     if config.model.precision == AUTO:
         yield f"# precision: {fastest_precision()} on this machine"
     needed, network = memory.needed_bytes(config), config.model.name
-    not_known = f"unknown, because network {network} was not measured; the run estimates it when it builds the network"
+    not_known = f"not known for network {network}; the run makes an estimate when it builds the network"
     yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
     if warning := memory.warning(config, room):
         yield f"# {warning}"
@@ -55,7 +55,10 @@ def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> 
 
 
 def _text(value: Any) -> str:
-    """Return a value as YAML on one line: a text without quotes if YAML reads it as the same text, else JSON."""
+    """Return a value as YAML on one line.
+
+    A plain text is not quoted if YAML reads it as the same text without quotes. All other values are written as JSON.
+    """
     if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)

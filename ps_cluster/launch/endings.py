@@ -29,8 +29,8 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
     """Return the early-stopping rule for a run that starts or resumes.
 
-    If training has ended cleanly before, patience may have run out before that end. The rule ignores this, because the
-    run has already reported it.
+    If an earlier session of the run ended cleanly, the rule ignores that patience ran out during that session, because
+    the session has already reported it.
     """
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)

@@ -63,9 +63,10 @@ def run_local(
       config: a complete configuration, in which values have replaced every "auto".
       run_dir: the run directory, whose lock the caller holds (files/locks.py).
       began: the monotonic time from which start-up and wall seconds are counted, or None for the time of the call.
-      task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
-        fork of a process that has imported TensorFlow.
-      stop_requests: counts the signals that ask to stop, so that the caller learns of them also if the run completes.
+      task_argv: the command that runs one task. The task's options are added to it. If the command has the form
+        `python -m MODULE`, the module runs in a fork of a process that has already imported TensorFlow.
+      stop_requests: counts the signals that ask to stop. After the call, the caller can read this count, even if the
+        run has completed.
     Raises:
       UserError: a private network is required but impossible here, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.

@@ -175,8 +175,8 @@ def _has_work_left(
 ) -> bool:
     """Return whether a run that is to be resumed has work left.
 
-    A run with work left continues from its newest checkpoint. So that checkpoint is checked here, before config.yaml is
-    overwritten and before anything starts. Raises UserError if the run can't continue.
+    A run with work left continues from its newest checkpoint. This checkpoint is therefore checked here, before
+    config.yaml is overwritten and before anything starts. Raises UserError if the run can't continue.
 
     `is_new_length`: whether the user has changed the length of the run. The checkpoint is then checked even if the run
     is complete, because the new length must not be less than the number of updates that have begun.
@@ -228,9 +228,9 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     """Return `config` with values instead of "auto", and with an absolute data directory.
 
     Label smoothing becomes 0 for an objective that does not use it, unless the user has set it. If `optimizer.rule` is
-    `compiled`, it becomes the optimizer of the network's compile(). A network that is not one of this package is built
-    in a separate process, which checks it and reads that optimizer. `notify` gets lines that the user should read
-    before a long training. Raises UserError if settings or network do not fit the examples of the data set.
+    "compiled", the optimizer that the user's code gave to Keras's compile() replaces it. A user's own network is built
+    once in a separate process, which checks the network and reads this optimizer. `notify` gets lines that the user
+    should read before a long training. Raises UserError if settings or network do not fit the examples of the data set.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -267,9 +267,10 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
 
 
 def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
-    """Return a line that says how long the training will take, if this processor lacks bfloat16 instructions.
+    """Return a line that says how long the training takes in float32, if this processor lacks bfloat16 instructions.
 
-    Return None if float32 was asked for, or if it is not known that the network takes much longer in float32.
+    Return None if the processor has these instructions, if the user has chosen the precision, or if no duration in
+    float32 is known for this network and data set.
     `asked`: the user's settings. `complete`: what `complete_config` returned for them.
     """
     if asked.model.precision != AUTO or complete.model.precision != "float32":
@@ -287,10 +288,10 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
 
 
 def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
-    """Return a line that suggests more epochs, if the network's usual number of epochs makes few updates here.
+    """Return a line that suggests more epochs, if the data set is so small that the usual epochs make few updates.
 
-    Updates are few if the data set is small. Return None if the user or the data set's default settings have chosen the
-    length of the training, or if the data are generated. `asked`, `complete`: as for `slow_line`.
+    Return None if the data set is large enough, if its examples are generated, or if the length of the training comes
+    from the user's settings or from the data set's default settings. `asked`, `complete`: as for `slow_line`.
     """
     network, data_set = NETWORKS[complete.model.name], DATASETS[asked.data.dataset]
     of_data_set = merged(data_set.recipe, data_set.recipes.get(network.name, {}))
@@ -306,20 +307,21 @@ def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) ->
     return (
         f"this run makes only {with_noun(updates, 'update')}, because an epoch of {name} has {examples:,} training examples; "
         f"the {epochs:g} epochs of {network.name} were chosen for {network.tuned_on:,} examples, which make "
-        f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} to make as many"
+        f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} to make as many here"
     )
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Replace "files:worker" in `training.sample` by "rows:…", the list of the rows at which the workers' parts end.
+    """Return `config` with "rows:…" instead of "files:worker" in `training.sample`.
 
-    Raises UserError if `training.sample` does not fit the data.
+    "files:worker" gives each worker some of the data set's files. "rows:…" lists the rows at which the workers' parts
+    end. Other values of `training.sample` stay as they are. Raises UserError if the value does not fit the data.
     """
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:
             raise UserError(
-                f"training.sample: got '{text}': data set '{dataset.name}' is not a table in several files: take {OF_WORKER}"
+                f"training.sample: got '{text}': data set '{dataset.name}' is not a table in several files: use {OF_WORKER}"
             )
         try:
             ends = ends_of_files(dataset.file_rows_to_train_on, config.cluster.workers)

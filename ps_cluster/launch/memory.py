@@ -44,10 +44,10 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words the memory that `at_once` runs need together, if each needs as much as the largest one."""
+    """Return in words the memory that `at_once` runs need together, if each is as large as the largest of `configs`."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
-        return "unknown, because a network was not measured"
+        return "not known for one of the networks"
     return f"up to {at_once * max(filter(None, needed)) / 1e9:.1f} GB"
 
 

@@ -1,9 +1,9 @@
 """Build a user's own network once, in a separate process, before a run starts any other process.
 
 The launcher does not import TensorFlow, so it can't build a network. It starts this file as a program, which does what
-the chief will do: it calls the function, checks the model, and tries its loss and metrics on a batch of zeros. So the
-user reads about a mistake before the run directory has any content. The program returns the optimizer of `compile()` as
-settings.
+the chief will do: it calls the user's function that builds the network, checks the model, and tries the model's loss
+and metrics on a batch of zeros. So the user reads about a mistake before the run directory has any content. The program
+returns the optimizer of `compile()` as settings.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class NetworkFacts(Row):
       why_no_rule: why `optimizer` is empty although the network was compiled.
       why_needs_code: why Keras can't load the best model without the user's code; None if it can.
       interpretation: how the network's outputs or the targets are interpreted, in words, if there is a choice.
-      metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better ("max" or
-        "min"), or None if that is unknown. If `metrics` itself is None, these metrics are those of the objective.
+      metrics: the metrics that are scored besides accuracy, error and loss, by name: "max" if larger values of the
+        metric are better, "min" if smaller values are better, None if that is unknown. If `metrics` itself is None, the
+        further metrics of the objective are scored.
     """
 
     error: Text | None = None
@@ -159,7 +160,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
                 env=environment.for_child({**os.environ, TEMPORARY: temporary}),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            message = f"it was not built within {WITHIN_S:.0f} s: make its function do less"
+            message = f"it was not built within {WITHIN_S:.0f} s: make the function that builds it do less"
             raise UserError(f"model.name: '{config.model.name}': {message}") from None
         if answer.exists():
             return NetworkFacts.model_validate_json(answer.read_bytes())

@@ -1,9 +1,9 @@
 """Run one task of a cluster on several machines: check the input, claim the run, and supervise the task's process.
 
 The process that runs TensorFlow is a child, because TensorFlow may block its whole process, even its signals, while it
-waits for another machine. The process of the command waits at most 3 s for every 64 tasks that it probes, and 3 s for
-the name service. So it soon reacts to every signal, and enforces every limit. The rules of the command are in
-one_task_decisions.py.
+waits for another machine. The process of the command never waits long: a probe takes at most 3 s for every 64 tasks,
+and a request to the name service at most 3 s. So this process reacts soon to every signal and enforces every time
+limit. The rules of the command are in one_task_decisions.py.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class TaskOptions:
     Attributes:
       resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
-      min_workers: the number of workers with which training may begin. If it is None, training begins as soon as all
-        workers are there. If only workers are still missing, it begins without them after a minute.
+      min_workers: training begins as soon as this number of workers and all other tasks are there. If it is None,
+        training begins as soon as all tasks are there, but waits at most a minute if only workers are still missing.
     """
 
     resume: Resume = "auto"
@@ -179,8 +179,8 @@ class OneTask:
         """Claim the run directory for this leader, and find out whether training continues from a checkpoint there.
 
         Raises:
-          UserError: `--resume` is "never" and the run directory has a checkpoint or snapshot, or `--resume` is "always"
-            and it has none, or training can't continue from the checkpoints and snapshots there.
+          UserError: training can't continue from the checkpoints and snapshots in the run directory. Or `--resume` is
+            "never" although there are some, or "always" although there are none.
         """
         # Check this before the claim: bad input must not end another leader that is at work.
         if _decide_to_resume(self.options.resume, self.run_dir, leads=True):

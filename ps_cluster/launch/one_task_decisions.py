@@ -43,9 +43,9 @@ class RendezvousLimits:
 
     Attributes:
       wait_s: how long a task waits for the tasks that it needs.
-      least_workers: training begins as soon as this number of workers is there. If it is None, training begins as soon
-        as all workers are there. If only workers are still missing, it begins without them after `LATE_WORKERS_S`
-        seconds.
+      least_workers: training begins as soon as this number of workers and all other tasks are there. If it is None,
+        training begins as soon as all tasks are there, but waits at most `LATE_WORKERS_S` seconds if only workers are
+        still missing.
       needs_all: whether the mode needs all workers.
     """
 
@@ -74,7 +74,8 @@ class EndTask:
 
     Attributes:
       outcome: the run's outcome, which a leader writes into the summary before it ends, or None to write no summary.
-      early_stop: why the training was stopped early; None unless its patience or its time limit has run out.
+      early_stop: why the training was stopped early; None unless the patience or the time limit of early stopping has
+        run out.
       proof_decides: whether FAILED_FOR_GOOD replaces `exit_code` if the proof, the check of the ledger after training,
         has found an error.
     """
@@ -95,9 +96,9 @@ class LeaderDecisions:
 
     A leader first waits for the other tasks, then starts its process and enforces the time limits of the training.
 
-    The methods take two times. `now_s` also advances while the process of the command is frozen, and limits the waits
-    for other tasks. `awake_s` advances only while the process of the command runs, and limits the process of the task,
-    because both processes may be frozen together.
+    The methods take two times. `now_s` counts all time. It limits the waits for other tasks. `awake_s` does not count
+    time in which the process of the command is frozen, because the process of the task may be frozen at the same time.
+    It limits how long the process of the task may take.
     """
 
     def __init__(

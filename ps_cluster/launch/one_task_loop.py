@@ -220,5 +220,5 @@ class TaskLoop:
 
     @property
     def _running(self) -> ChildProcess:
-        assert self._child is not None, "no action on a process comes before it was started"
+        assert self._child is not None, "the process of the task has not been started"
         return self._child

@@ -1,9 +1,9 @@
 """Choose the cores of this machine that each worker is pinned to.
 
-A worker that moves between cores loses its caches, and workers on the same core evict each other's data. In modes
-without waiting, workers need not be equally fast, so each worker can keep its cores. No worker is pinned under a quota
-(a container with `--cpus`) below the number of visible processors, because only the system then knows which processors
-are free.
+A worker that moves between cores loses its caches, and workers on the same core evict each other's data. In modes in
+which workers do not wait for each other, they need not be equally fast, so each worker can keep its cores. Workers are
+not pinned if a quota (a container with `--cpus`) allows less processor time than the visible processors have, because
+only the system then knows which processors are free.
 """
 
 from __future__ import annotations

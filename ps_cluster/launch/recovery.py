@@ -83,11 +83,12 @@ class Recovery:
     def record_death(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death. Return the number of seconds after which to restart, or None to give up.
 
+        A death continues the present streak, unless there was a recovery since the last death. If deaths of the task
+        restart the whole cluster, a recovery is a further update, however much time has passed. If the task restarts
+        alone, it has recovered once it has lived for more than `RunLimits.stable_s` seconds.
+
         Args:
-          updates: the highest number of updates that were ever applied. Two deaths that restart the whole cluster
-            belong to one streak if this number has not grown between them, however much time has passed. Two deaths of
-            a task that restarts alone belong to one streak if it lived for at most `RunLimits.stable_s` seconds between
-            them.
+          updates: the highest number of updates that were ever applied.
           silent_s: the seconds without an update at the end of the task's life. They do not count as lifetime.
         """
         key = self._key(death)
@@ -112,7 +113,7 @@ class Recovery:
         return f"{self._streaks[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
 
     def others_died(self, task: Task) -> bool:
-        """Return whether the present streak of deaths that restart the whole cluster includes another task of its type.
+        """Return whether another task of the same type died in the present streak of deaths that restart the cluster.
 
         If so, the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
         """

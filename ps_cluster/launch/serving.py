@@ -1,6 +1,7 @@
 """Serve as a parameter server or worker: start TensorFlow's server, and end with the training.
 
-The server runs what the chief sends it: the graphs of training/worker.py in a worker. So there is no loop over steps here.
+The server executes the graphs that the chief sends it. In a worker, these are the graphs of training/worker.py. So
+there is no loop over steps here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def serve(config: RunConfig, topology: ClusterTopology, task: Task, *, workspace
 
 
 def start_server(topology: ClusterTopology, task: Task, intra_op_threads: int) -> tf.distribute.Server:
-    """Start the TensorFlow server of a task. `intra_op_threads`: the number of threads of one operation in a worker."""
+    """Start the TensorFlow server of a task.
+
+    `intra_op_threads`: the number of threads of one operation, if the task is a worker. Other tasks ignore it.
+    """
     import_tensorflow()
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.

@@ -65,15 +65,17 @@ class SilenceDetector:
     one or more steps that the chief sends to a worker. A worker has work if it has finished part of a dispatch that is
     still open, or if the number of open dispatches is at least the number of workers. (Towards the end, and in a drain,
     fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not count, because
-    its cause is a save, a parameter server or the machine. A stall is recognised by the first update after it, which
-    comes later than is usual for the worker that made this update.
+    its cause is a save, a parameter server or the machine. A stall is recognised when it ends: some worker makes an
+    update much later after the previous one than is usual for this worker.
 
-    If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first: the
-    other workers then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In
-    `bounded`, a worker without updates may be waiting, so its time counts only while others make updates. A silent
-    worker can't be identified in `sync`, in `single`, and if late gradients are dropped, because a dropped gradient
-    leaves no trace. In these cases, and if the last dispatch hangs before its first update, only the standstill limit
-    of the run applies.
+    If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first. The
+    other workers stopped later, when they had no work left. In `sync-ps`, the silent worker is the one whose gradient
+    is missing. In `bounded`, a worker without updates may be waiting, so its time counts only while other workers make
+    updates.
+
+    A silent worker can't be identified in `sync` and in `single`. It can't be identified either if late gradients are
+    dropped, because a dropped gradient leaves no trace, or if the last dispatch hangs before its first update. In these
+    cases only `RunLimits.standstill_s` ends the run.
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):

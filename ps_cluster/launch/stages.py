@@ -59,9 +59,10 @@ class RunStage(Enum):
 class StageClock:
     """A clock that measures for how long a run has made no progress in its present stage.
 
-    In the stages training and draining, updates, saves, and ledger rows that are read after the training are progress.
-    In the stage scoring, scores and other work of the evaluator are progress. `limits`: the present time limits. They
-    grow with `longest_wait_seconds`, which the leader reports in its progress rows.
+    In the stages "training" and "draining", each update, each save, and each ledger row that is read after the training
+    counts as progress. In the stage "scoring", each score and any other work of the evaluator counts as progress.
+    `limits`: the present time limits. They grow with `longest_wait_seconds`, which the leader reports in its progress
+    rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -93,7 +94,7 @@ class StageClock:
         return begins
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
-        """Return what did not happen, and for how long, in words, if the stage's limit is exceeded; else None."""
+        """Return e.g. "training did not begin for 180 s" if the time limit of the stage is exceeded, else None."""
         limit_s, message = {
             RunStage.STARTING: (self.limits.startup_s, "training did not begin"),
             RunStage.TRAINING: (self.limits.standstill_s, "training stands still: no update"),

@@ -26,9 +26,9 @@ MESSAGE_CHARACTERS = 500
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Return a UserError if `error` comes from the user's own computation, where it would recur.
+    """Return a UserError if `error` comes from the user's own computation. Otherwise return `error` itself.
 
-    Otherwise return `error` itself.
+    An error in the user's computation would occur again after a restart.
     """
     for cause in _causes(error):
         if failure := failure_of_computation(cause):

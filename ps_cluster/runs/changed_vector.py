@@ -11,7 +11,9 @@ from ps_cluster.files.values import Malformed
 
 
 def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
-    """Return the ranges [begin, end) of a vector that rows of embedding tables cover, in ascending order, int64 [k, 2].
+    """Return the parts of a vector that hold certain rows of embedding tables.
+
+    The parts are ranges [begin, end) in ascending order, int64 [k, 2].
 
     `begins`: int64 [rows], the position of each row's first number, in any order. `width`: how many numbers a row has.
     """
@@ -41,8 +43,8 @@ class ChangedVector:
         lengths = np.diff(ranges).reshape(-1)
         if ranges.shape[1] != 2 or (np.diff(bounds) < 0).any() or lengths.sum() != len(values):
             raise Malformed(
-                "the ranges of its changed numbers do not fit the full state, or do not cover as many numbers as have "
-                "changed"
+                "the ranges of changed numbers do not fit the full state, or their total length is not the number of "
+                "changed numbers"
             )
         self.shape = full.shape
         self._full, self._ranges, self._values = full, ranges, values

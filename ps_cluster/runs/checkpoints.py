@@ -115,7 +115,10 @@ class TallyState(Row):
 
 
 class ProgressState(Row):
-    """The scheduled and the applied work of a training (training/run_progress.py)."""
+    """The scheduled and the applied work of a training (training/run_progress.py).
+
+    `mixed`: the number of steps whose pushes to different shards came from different processes, because a worker died.
+    """
 
     scheduled: StepsState
     applied: StepsState
@@ -163,10 +166,11 @@ class CheckpointHeader(Row):
 
 
 class EndedMark(Row):
-    """The content of checkpoints/ended.json, which marks the checkpoint of `last_step` as the last one.
+    """The content of checkpoints/ended.json, which a leader writes when it ends cleanly after `last_step` updates.
 
     Attributes:
-      is_continued: whether another leader will continue, so that more checkpoints may come.
+      is_continued: whether another leader is expected to continue the training. If not, the checkpoint of `last_step`
+        is the last one.
       term: the number of the leader that wrote the mark. If a later leader has written states, the mark is ignored.
     """
 
@@ -237,8 +241,8 @@ def path_of(directory: Path, step: int) -> Path:
 def states(*directories: Path) -> list[State]:
     """Return the checkpoints in directories, the newest last.
 
-    The result omits a state of an earlier leader that has more steps than a state of a later leader, because the later
-    leader did not continue from it. A file whose name differs from `name_of`, e.g. by an extra zero, is no checkpoint.
+    A state of an earlier leader is left out if a later leader has a state with fewer steps, because the later leader
+    then did not continue from it. A file whose name differs from `name_of`, e.g. by an extra zero, is no checkpoint.
     """
     newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
     kept: list[State] = []
@@ -415,7 +419,10 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
 
 
 def has_number_per_weight(name: str) -> bool:
-    """Return whether an array has a number, or several, for each weight: the weights, and slots with prefix `SLOT`."""
+    """Return whether an array has one or more numbers for each weight.
+
+    True for the weights themselves, and for the slots whose names begin with `SLOT`.
+    """
     return name == WEIGHTS or name.startswith(SLOT)
 
 
@@ -486,7 +493,7 @@ def load_to_resume(
 def mark_ended(
     directory: Path, *, last_step: int, outcome: TrainingOutcome, is_continued: bool = False, term: int = 0
 ) -> None:
-    """Write a mark that tells readers of the directory that no checkpoint comes after `last_step`."""
+    """Write the mark that training has ended (`EndedMark`), for readers of the directory."""
     mark = EndedMark(last_step=last_step, outcome=outcome, is_continued=is_continued, term=term)
     write_json(directory / ENDED, mark.model_dump())
 

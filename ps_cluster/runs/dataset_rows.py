@@ -65,7 +65,7 @@ class Manifest(Row):
 
     Attributes:
       weight: the field with the weight of an example; null if all examples count equally.
-      output: the name of the network's output that predicts `target`; "" unless there are `others`.
+      output: the name of the network's output that predicts `target`; "" if `others` is empty.
       others: the targets of the network's further outputs, by the name of the output.
       source: the archive or folder that was packed; "" if there is none.
       file_rows: how many training examples come from each file, in the order of the files; empty if that is not known.

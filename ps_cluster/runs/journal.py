@@ -3,8 +3,9 @@
 Each leader appends to a new file. The files of earlier leaders are never changed: they are neither cut nor copied. A
 checkpoint records how many rows of each leader's file are valid (`CountedWork`).
 
-The checksum of a row is computed from the checksum of the row before it and the bytes of the row. So a row that is changed,
-left out or moved is noticed, and a file fits only after the file that it continues.
+The checksum of a row is computed from the checksum of the row before it and the bytes of the row. The first row of a
+file continues the checksum of the previous leader's file. So a row or a file that is changed, left out or moved is
+noticed.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class CountedWork(Row):
 class JournalPart(NamedTuple):
     """The valid part of a leader's journal file: its first `rows` rows.
 
-    `checksum`: the checksum in the last of these rows or, if there are none, the checksum of the part before it, which
-    an earlier leader wrote; 0 if there is no such part.
+    `checksum`: the checksum in the last of these rows. If the part has no rows, it is the checksum of the previous
+    leader's part, or 0 for the first leader.
     """
 
     path: Path
@@ -194,8 +195,8 @@ def counted_work(
 def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> list[JournalPart]:
     """Return the parts of all journal files that hold the rows of shard `index`, from the first leader to the last.
 
-    When the number of shards changed, training continued from a state in which all shards had the same steps
-    (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 are used.
+    The number of shards may differ between leaders. It changes only at a state in which all shards have the same steps
+    (runs/resharding.py). So for a shard that a leader did not have, the rows of that leader's shard 0 are used.
     """
     pieces = []
     for stretch in reversed(leaders):

@@ -48,7 +48,10 @@ class Claim:
 
 
 def claim(run_dir: RunDir) -> Claim:
-    """Become the leader of a run by claiming the next term number. Raises UserError if its folder can't be written."""
+    """Become the leader of a run by claiming the next term number.
+
+    Raises UserError if the run directory can't be written, or if other processes are faster at every attempt.
+    """
     try:
         run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
         for _ in range(_MOST_TRIES):

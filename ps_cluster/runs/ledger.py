@@ -142,8 +142,8 @@ class ShardJoiner:
     def __init__(self, shards: int, *, shared: bool = False):
         """Create a joiner.
 
-        `shared`: whether the network is divided among the workers, so that all workers take part in each step, and each
-        shard is that of a different worker.
+        `shared`: whether the network itself is divided among the workers. All workers then take part in each step, and
+        each shard belongs to another worker.
         """
         self._shards = shards
         self._shared = shared

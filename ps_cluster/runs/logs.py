@@ -59,13 +59,16 @@ def log_named_in(reason: str) -> Path | None:
 
 
 class LogFormat:
-    """The format of log lines for people. `is_text`: whether a terminal may also get tables and a live view."""
+    """The format of log lines. This class formats them as text for people.
+
+    `is_text`: whether the lines are text for people. If so, a terminal may also get tables and a live view.
+    """
 
     name: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True
 
     def line(self, line: Line, prefix: str = "") -> str:
-        """Return a line without control characters and without a newline. `prefix`: text before it; lines as JSON omit it."""
+        """Return a line without control characters and without a newline. A text line begins with `prefix`."""
         return prefix + printable(str(line))
 
     def failure(self, error: BaseException) -> str:

@@ -129,8 +129,8 @@ class EarlyStopping:
 
     The decision depends only on rows in the run's files. So all processes that read these rows come to the same
     decision, even after restarts. Once patience has run out, counting begins again at 0, so that a resumed run has the
-    full patience again. Exhausted patience is ignored if an earlier session has ended cleanly at that step or later,
-    because that session reported it.
+    full patience again. Patience that ran out during an earlier session is ignored if that session ended cleanly,
+    because the session has reported it.
 
     Attributes:
       due: the reason to stop now; None while there is none.

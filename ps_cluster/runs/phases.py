@@ -33,8 +33,8 @@ class TimeShares(NamedTuple):
     The time lasts from the first pull of any worker to the last update of any worker.
 
     Attributes:
-      returns: the share in which the parameter server's reply is on its way back, between the steps of a dispatch. In
-        modes without waits the reply brings the next parameters.
+      returns: the share between two steps of the same dispatch, while the parameter server's reply is on its way back
+        to the worker. In modes without waits, the reply contains the parameters for the next step.
       dispatch: the share in which a scheduled dispatch is on its way to the worker.
       idle: the share in which the worker has nothing to do.
     """
@@ -77,8 +77,9 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
 
     The times are unix seconds, float64 [gaps + 1, steps].
 
-    A worker is free from its previous update on. Before its first step it is free from the time when the first worker
-    asked for parameters. The gap "dispatch" begins as soon as the worker is free and the dispatch is scheduled.
+    A worker becomes free when its previous update is applied. Before its first step, it counts as free from the time
+    when the first of all workers asked for parameters. The gap "dispatch" begins as soon as the worker is free and the
+    dispatch is scheduled.
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()

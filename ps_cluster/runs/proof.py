@@ -45,8 +45,8 @@ OnRows = Callable[[int], None]
 class RoundShape:
     """The size of a round, in which an update applies the mean of several workers' gradients.
 
-    An update averages at least `gradients_per_update` and at most `most` gradients, from the `steps_per_update` step
-    ids that belong to it. In modes without rounds each update applies one gradient, and all three numbers are 1.
+    Each update has `steps_per_update` step ids. It averages the gradients of at least `gradients_per_update` and at
+    most `most` of these steps. In modes without rounds each update applies one gradient, and all three numbers are 1.
     """
 
     steps_per_update: int
@@ -70,8 +70,8 @@ class ExpectedRows:
         even for rows whose rate is small.
       first_rows: for each shard, the index of the first row for which `rates`, `examples`, `most_staleness` and
         `ids_checksums` hold. Earlier rows were made with other settings.
-      examples_unit: the number of examples in each row is a multiple of this batch size, because steps may have fewer
-        batches; 0: each row of a shard has the shard's `examples`.
+      examples_unit: a batch size. The number of examples in each row is a multiple of it, but may be less than the
+        shard's `examples`, because steps may have fewer batches. 0: each row has exactly the shard's `examples`.
       checks_factors: whether the factors of the learning rate, column `rate_factor`, are checked. If not,
         `workers_at_start` has no effect.
       workers_at_start: the number of workers at the start of the training. While more workers take part, the learning
@@ -211,7 +211,9 @@ class ShardAudit:
         if len(wrong) and not self.wrong_round:
             first = int(wrong[0])
             step = f"step {rows['step'][first]:.0f}"
-            self.wrong_round = f"row {self.rows + first}: {step} does not belong to the round of the row's version"
+            self.wrong_round = (
+                f"row {self.rows + first}: {step} does not belong to the round of version {rows['version'][first]:.0f}"
+            )
 
     def _check_values(self, rows: np.ndarray) -> None:
         staleness, expected = rows["staleness"], self._expected
@@ -268,8 +270,8 @@ class ShardAudit:
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
 
-        The first push of a process is not checked. It may contain what an earlier process left in a file, after a push that
-        this shard may not have applied.
+        The first push of a process is not checked. It may contain what the last push of an earlier process had left
+        out, which that process has written to a file. This shard may not have applied that last push.
         """
         expected = np.full(len(rows), np.nan)
         for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():
@@ -307,7 +309,9 @@ class ShardAudit:
             yield f"{len(strange)} rows belong to steps that were never handed out; the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row but were never scheduled, int64 [k]; in rounds, one step per such update.
+        """Return the steps that have a row but were never scheduled, int64 [k].
+
+        In rounds, return only the first step of each update that was never scheduled.
 
         If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
         """

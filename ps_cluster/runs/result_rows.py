@@ -363,8 +363,8 @@ class KeyedUse(Row):
     @property
     def line(self) -> str:
         return (
-            f"'{self.name}': {self.rows:,} of {self.places:,} places have rows · {self.ended:,} rows evicted for "
-            "lack of room"
+            f"'{self.name}': {self.rows:,} of {self.places:,} places in the table are used · {self.ended:,} rows "
+            "evicted for lack of room"
         )
 
 
@@ -558,7 +558,7 @@ class EvaluationSummary(MetricValues):
       monitor, monitor_mode, best_value: the metric by which the best checkpoint was chosen, whether a larger ("max") or a
         smaller value is better, and the best checkpoint's value.
       best_metrics, best_compiled: the best checkpoint's further metrics over the test examples.
-      epochs_not_scored: with `checkpoints.every_epochs`, the epochs before the last score that have no score.
+      epochs_not_scored: with `checkpoints.every_epochs`, the epochs without a score, up to the last epoch with one.
     """
 
     augmented_test_accuracy: Share | None = None

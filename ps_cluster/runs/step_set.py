@@ -15,7 +15,10 @@ MOST_OPEN = 2**24  # the largest distance from the first missing to the last pre
 
 
 class StepsState(Row):
-    """A stored `StepSet`: all ids below `below`, and those in `beyond`. `count`: its size, without skipped ids."""
+    """A stored `StepSet`: all ids below `below`, and the ids in `beyond`.
+
+    `count`: the size of the set, without the ids that `StepSet.close_below` skipped.
+    """
 
     below: Count
     beyond: list[Count] = []
@@ -37,7 +40,8 @@ class StepSet:
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
         """Create a set of all ids below `first_missing`.
 
-        `beyond`: further ids, above `first_missing`, int64 [k]. `count`: the size of the set, if ids were skipped.
+        `beyond`: further ids, above `first_missing`, int64 [k]. `count`: the size of the set without the
+        ids that `close_below` skipped; None if no ids were skipped.
         """
         self.first_missing = self.count = first_missing
         self._above = np.zeros(1024, bool)  # whether the set has each id from first_missing on
@@ -48,7 +52,7 @@ class StepSet:
     def add(self, ids: np.ndarray) -> int:
         """Add `ids` (int64 [k]). Return how many of them were already in the set or appear twice.
 
-        Raises Malformed if an id is further above `first_missing` than an open step can be.
+        Raises Malformed if an id is so far above `first_missing` that it can't be that of a step under way.
         """
         distinct = np.unique(ids)
         places = distinct[distinct >= self.first_missing] - self.first_missing

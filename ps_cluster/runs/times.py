@@ -24,7 +24,7 @@ class TrainingTimes(Row):
     Attributes:
       first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
-      stood: for each leader, when the first and the last of its updates that were not rolled back were applied.
+      stood: for each leader, when its first and its last update were applied, without updates that were rolled back.
       interrupted: the sum, over all leaders that died, of the time from the leader's last update to the next leader's
         first update.
     """

@@ -46,9 +46,9 @@ class SampledShard:
         after the other.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that were sent to the worker.
-      at_pull: by name, the values from which the weights in `given` were computed, as they were at the pull: "weights",
-        [k'], and the values of the staleness method, which are vectors, [k'], or single numbers, [1]. k' is k without
-        the values in rows of embedding tables, which are the last of the k values.
+      at_pull: by name, the values at the time of the pull from which the weights in `given` were computed. "weights" is
+        [k']. Each value of the staleness method is a vector [k'] or a single number [1]. The k' values belong to the
+        first k' of the `positions`; the other positions are in rows of embedding tables.
       rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values
         of `given` are what was sent to the worker for these rows.
       gradient: [k], as received; in rounds the mean of all gradients.

@@ -162,7 +162,7 @@ def test_a_run_that_asks_for_files_says_in_its_settings_which_rows_each_worker_h
          "got 'files:worker': only 2 files have examples to train on, but there are 3 workers: take fewer workers, or "
          "shard:worker"),
         ([40], {"training.sample": "files:worker", "cluster.workers": 2},
-         "got 'files:worker': data set 'table:.*' is not a table in several files: take shard:worker"),
+         "got 'files:worker': data set 'table:.*' is not a table in several files: use shard:worker"),
         ([40], {"training.sample": "rows:10,50", "cluster.workers": 2}, "got 'rows:10,50': there are only 36 training"),
     ],
 )  # fmt: skip

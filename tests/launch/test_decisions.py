@@ -375,13 +375,13 @@ SCALING = {
     "the lowest spare indices start": Story(
         [BEGINS, (2, scale_to(4))],
         ["Scale(worker-2, worker-3, )",
-         "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25 times the learning rate that suits 2 "
-         "workers, False)"],
+         "AnswerScale(started worker-2, worker-3; now 4 workers; the learning rate is 0.25 times that of 2 workers, "
+         "False)"],
         FROM_1_TO_4,
     ),
     "the highest indices stop, and come back": Story(
         [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
-        ["Scale(worker-2, worker-3, )", "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25",
+        ["Scale(worker-2, worker-3, )", "AnswerScale(started worker-2, worker-3; now 4 workers; the learning rate is 0.25",
          "Scale(, worker-1, worker-2, worker-3)",
          "AnswerScale(stopped worker-1, worker-2, worker-3; other workers take over their steps; now 1 worker",
          "Scale(worker-1, )",
@@ -403,8 +403,8 @@ SCALING = {
     "a worker that the machine refuses to start is not said to be started, and is tried again": Story(
         [BEGINS, (2, scale_to(4)), (13,)],
         ["Scale(worker-2, worker-3, )", f"{NO_ROOM}; starting it again in 10 s",
-         f"AnswerScale(started worker-2; {NO_ROOM}; the launcher tries to start it again in 10 s; now 3 workers, with 0.44 "
-         "times the learning rate that suits 2 workers, False)",
+         f"AnswerScale(started worker-2; {NO_ROOM}; the launcher tries to start it again in 10 s; now 3 workers; the "
+         "learning rate is 0.44 times that of 2 workers, False)",
          "RestartTask(worker-3)", f"{NO_ROOM}; starting it again in 10 s"],
         FROM_1_TO_4 | {"refuses": ["worker-3"]},
     ),

@@ -122,7 +122,7 @@ def test_keys_that_operators_add_are_ignored():
         (tf_config({"chief": ["a:1"], "ps": ["c:3"]}), "cluster: got chief, ps; a cluster has either"),
         (tf_config({"worker": []}), "cluster.worker: got []: List should have at least 1 item"),
         (tf_config({"worker": ["c:3"]}), "task.index: got 1; the cluster has 1 of type worker"),
-        (tf_config({"worker": ["c:3"]}, "chief", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
+        (tf_config({"worker": ["c:3"]}, "chief", 0), "task.type: got 'chief'; it must be one of worker, evaluator"),
         (tf_config(CLUSTER | {"chief": ["a:1", "e:5"]}), "cluster.chief must be one address"),
         (tf_config(CLUSTER | {"worker": ["c:3", 7]}), "cluster.worker.1: got 7: Input should be a valid string"),
         (tf_config(CLUSTER | {"worker": ["c:3", "d"]}), "cluster.worker.1: got 'd': is not host:port"),
@@ -179,7 +179,7 @@ def test_evaluator_found_in_a_cluster_file_is_left_out_and_that_is_said(of_file)
         ("chief: [a:1, b:2]", ("chief", 0), "{file}: chief must be one address, got 2"),
         ("chief: [a:1]\nmaster: [b:1]", ("chief", 0), "{file}: master: there is a chief too"),
         ("worker: [c:3]", ("worker", 1), "--index: got 1; the cluster has 1 of type worker"),
-        ("worker: [c:3]", ("chief", 0), "--type: got 'chief'; it is one of worker, evaluator"),
+        ("worker: [c:3]", ("chief", 0), "--type: got 'chief'; it must be one of worker, evaluator"),
     ],
 )
 def test_a_malformed_cluster_file_is_told_in_one_line_with_the_names_of_the_file(of_file, text, task, says):

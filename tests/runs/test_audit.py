@@ -186,7 +186,7 @@ def on_both(problem):
         ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows belong to steps that already had a row"), HANDED_OUT_5], 1),
         (
             (*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]),
-            on_both("row 2: step 1 does not belong to the round of the row's version"),
+            on_both("row 2: step 1 does not belong to the round of version 2"),
             0,
         ),
     ],
@@ -200,7 +200,7 @@ def test_what_is_wrong_with_rounds_is_told(tmp_path, steps, problems, duplicated
 def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, monkeypatch):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:5], 2, *OF_ROUNDS[6:]))
     monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, 4))
-    assert set(run.proof().problems) >= set(on_both("row 5: step 2 does not belong to the round of the row's version"))
+    assert set(run.proof().problems) >= set(on_both("row 5: step 2 does not belong to the round of version 3"))
 
 
 def test_a_round_that_took_a_gradient_too_many(tmp_path):

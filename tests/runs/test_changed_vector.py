@@ -28,5 +28,5 @@ def test_every_slice_of_a_changed_vector_is_that_of_the_whole_one(count):
 
 @pytest.mark.parametrize("ranges", [[[0, 3]], [[0, 2], [1, 1]], [[2, 0], [2, 6]], [[9, 11]], [[-1, 1]], [[0, 1, 2]]])
 def test_ranges_that_contradict_the_vector_are_refused(ranges):
-    with pytest.raises(Malformed, match="ranges of its changed numbers"):
+    with pytest.raises(Malformed, match="ranges of changed numbers"):
         ChangedVector(np.zeros(10, np.float32), np.array(ranges), np.zeros(2, np.float32))

@@ -234,7 +234,7 @@ def test_lines_tell_of_rows_that_ended_for_want_of_room():
     assert told(0) == []
     (line,) = told(3)
     assert line.startswith(
-        "'users': 1 of 2 places have rows · 3 rows evicted for lack of room: give the DynamicEmbedding a"
+        "'users': 1 of 2 places in the table are used · 3 rows evicted for lack of room: give the DynamicEmbedding a"
     )
     assert told(29) == [] and len(told(30)) == 1
     assert lines.uses == [KeyedUse(name="users", places=2, rows=1, ended=30)]
