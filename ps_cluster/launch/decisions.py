@@ -176,7 +176,7 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop | None:
-        """Why the training was stopped early: patience or time limit has run out. None if neither has stopped it."""
+        """The reason for an early stop: exhausted patience or the time limit. None without an early stop."""
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:

@@ -75,7 +75,7 @@ class SilenceDetector:
 
     A silent worker can't be identified in `sync` and in `single`. It can't be identified either if late gradients are
     dropped, because a dropped gradient leaves no trace, or if the last dispatch hangs before its first update. In these
-    cases only `RunLimits.standstill_s` ends the run.
+    cases only the limit `RunLimits.standstill_s` applies.
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):

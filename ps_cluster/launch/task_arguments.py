@@ -36,7 +36,7 @@ class TaskArguments:
     wait_s: float = math.inf
 
     def argv(self) -> tuple[str, ...]:
-        """Return the words of the command line. They show the folder of the run in the system's list of processes."""
+        """Return the words of the command line. With them, the system's list of processes shows the run directory."""
         words = ["--run-dir", str(self.run_dir), "--type", self.task.type, "--index", str(self.task.index)]
         if self.cores:
             words += ["--cores", ",".join(map(str, self.cores))]

@@ -48,7 +48,7 @@ _LOG = re.compile(r"\(log: (?P<path>.+?\.log)\)")  # the name of a folder may co
 
 
 def with_log(reason: str, log: Path) -> str:
-    """Return the text of a reason for a failure, followed by the path of the log that has the details."""
+    """Return the reason for a failure, followed by the path of the log that has the details."""
     return f"{reason} (log: {log})"
 
 

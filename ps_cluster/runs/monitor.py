@@ -125,7 +125,7 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """Decides when a run stops early, from the scores, in their order, and from the training time.
+    """Decides when a run stops early. It reads the scores, in their order, and the training time.
 
     The decision depends only on rows in the run's files. So all processes that read these rows come to the same
     decision, even after restarts. Once patience has run out, counting begins again at 0, so that a resumed run has the

@@ -65,7 +65,7 @@ class TaskRow(Row):
 
 
 class TaskFile(TaskRow):
-    """The file with which a task that `ps-cluster task` started describes itself.
+    """The file in which a task of the command `ps-cluster task` describes itself.
 
     `leads`: whether the task is the leader. `life`: the unique id of the process.
     """

@@ -40,8 +40,8 @@ class StepSet:
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
         """Create a set of all ids below `first_missing`.
 
-        `beyond`: further ids, above `first_missing`, int64 [k]. `count`: the size of the set without the
-        ids that `close_below` skipped; None if no ids were skipped.
+        `beyond`: further ids, above `first_missing`, int64 [k]. `count`: the size of the set without the ids that
+        `close_below` skipped; None if no ids were skipped.
         """
         self.first_missing = self.count = first_missing
         self._above = np.zeros(1024, bool)  # whether the set has each id from first_missing on

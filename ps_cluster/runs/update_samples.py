@@ -42,7 +42,7 @@ class SampledShard:
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
       version: the version of the weights that the worker pulled.
       positions: int64 [k], the recorded positions, to which the arrays [k] below refer.
-      given: [n], all weights of the shard that were sent to the worker; [vectors * n] if they were several vectors, one
+      given: [n], all weights of the shard that were sent to the worker; [vectors * n] if several vectors were sent, one
         after the other.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that were sent to the worker.
