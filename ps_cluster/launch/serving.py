@@ -52,7 +52,7 @@ def start_server(topology: ClusterTopology, task: Task, intra_op_threads: int) -
     # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (system/environment.py).
     if task.type == WORKER:
         session.intra_op_parallelism_threads = intra_op_threads
-        # TensorFlow's default is the number of cores; with a single thread a server never connects.
+        # TensorFlow's default is the number of cores. With a single thread a worker connects, but never ends a step.
         session.inter_op_parallelism_threads = max(2, allowance().threads)
     return tf.distribute.Server(
         tf.train.ClusterSpec(topology.cluster),
