@@ -182,7 +182,11 @@ def study_of(network: str, record: Path) -> Study:
 
 
 def differences(study: Study, network: str) -> list[Difference]:
-    """Return the differences that the pages name: what staleness costs each rule, and what each method gains."""
+    """Return the differences that the pages name.
+
+    These are what staleness costs each rule, what each method gains, by how much Muon is better than each other rule, and
+    how much more or less it loses by staleness.
+    """
     found = []
     for rule, staleness in product(RULES, STALENESS[1:]):
         name = f"{network}, {rule.name}: staleness {staleness} against 0"
@@ -191,6 +195,15 @@ def differences(study: Study, network: str) -> list[Difference]:
             if rule.alone == plain.name:
                 name = f"{network}, staleness {staleness}: {rule.name} against {plain.name}"
                 found.append(study.difference(name, arm(network, rule, staleness), arm(network, plain, staleness)))
+    for rule, staleness in product([rule for rule in RULES if rule is not MUON], STALENESS):
+        if rule.alone and not staleness:
+            continue  # the same trainings as those of the rule `alone`
+        name = f"{network}, staleness {staleness}: muon against {rule.name}"
+        muon, other = arm(network, MUON, staleness), arm(network, rule, staleness)
+        found.append(study.difference(name, muon, other))
+        if staleness:
+            name = f"{network}, staleness {staleness} against 0: muon against {rule.name}"
+            found.append(study.contrast(name, [muon, arm(network, rule, 0)], [arm(network, MUON, 0), other]))
     return [one for one in found if len(one.values) > 1]
 
 

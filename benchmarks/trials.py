@@ -232,9 +232,19 @@ class Study:
 
     def difference(self, text: str, of: Arm, against: Arm) -> Difference:
         """Return by how much `of` is better than `against`, for each seed that both have. `text`: the name of the result."""
-        mine, theirs = self.scores(of), self.scores(against)
-        seeds = sorted(mine.keys() & theirs.keys())
-        return Difference(text, tuple(of.scale * (mine[seed] - theirs[seed]) for seed in seeds))
+        return self.contrast(text, [of], [against])
+
+    def contrast(self, text: str, added: Sequence[Arm], subtracted: Sequence[Arm]) -> Difference:
+        """Return the sum of the scores of some arms minus that of others, for each seed that all of them have.
+
+        `text`: the name of the result. The arms have the same `scale`.
+        """
+        scale, scores = added[0].scale, [self.scores(one) for one in (*added, *subtracted)]
+        signs = [1] * len(added) + [-1] * len(subtracted)
+        seeds = sorted(set[int].intersection(*map(set, scores)))
+        return Difference(
+            text, tuple(scale * sum(sign * of[seed] for sign, of in zip(signs, scores)) for seed in seeds)
+        )
 
     def missing(self, seeds: int) -> list[Wanted]:
         """Return the trials that can be trained now.

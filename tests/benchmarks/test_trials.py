@@ -137,6 +137,19 @@ def final(name, seed, score):
     return Trial(arm=name, rate=0.1, momentum=0.9, seed=seed, held_out=0, score=score, commit="c")
 
 
+def test_a_contrast_is_taken_over_the_seeds_that_all_its_arms_have(tmp_path):
+    """As for what staleness costs one rule more than another. A negative scale turns errors into gains."""
+    arms = [arm(name, (), -1.0) for name in "abcd"]
+    tried = [
+        trial(name, rate, 0, 100, score) for name in "abcd" for rate, score in ((0.05, 3.0), (0.1, 1.0), (0.2, 2.0))
+    ]
+    final_scores = {"a": (5.0, 9.0), "b": (1.0, 2.0), "c": (3.0, 4.0), "d": (0.5,)}
+    finals = [trial(name, 0.1, 1 + n, 0, score) for name, of in final_scores.items() for n, score in enumerate(of)]
+    kept = study(tmp_path, arms, *tried, *finals)
+    assert kept.contrast("", [arms[0], arms[1]], [arms[2], arms[3]]).values == pytest.approx([-(5.0 + 1.0 - 3.0 - 0.5)])
+    assert kept.difference("", arms[0], arms[2]).values == pytest.approx([-(5.0 - 3.0), -(9.0 - 4.0)])
+
+
 def test_final_trials_of_another_choice_than_the_best_do_not_count(tmp_path):
     """A study whose trials are used again tried no second momentum, so it chose another one."""
     tried = Trial(arm="a", rate=0.1, momentum=0.9, seed=0, held_out=100, score=0.5, commit="c")
