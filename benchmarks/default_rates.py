@@ -31,8 +31,11 @@ KINDS = {"single": "single", "stale": "async, bounded", "sync": "sync, sync-ps"}
 """The kinds of training → the modes for which they stand."""
 NESTEROV = Rule("nesterov", "nesterov")
 MUON_WITHOUT_DECAY = replace(MUON, settings={"optimizer.weight_decay": 0.0})
+# Adam for the first and the last weights, such as embeddings of categories, as in language models.
+MUON_OF_DENSE = replace(MUON_ADAM, settings={"optimizer.matrices": ["dense_*kernel"]})
 RATES = {
     "adam": (0.0005, 0.001, 0.002, 0.004), "nesterov": (0.05, 0.1, 0.2, 0.4), "muon": (0.005, 0.01, 0.02, 0.04),
+    "muon_adam": (0.005, 0.01, 0.02, 0.04),
 }  # fmt: skip
 
 
@@ -47,7 +50,7 @@ SEARCHED: dict[str, tuple[Work, tuple[Rule, ...]]] = {
     "byte_lm": (WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
     "cifar_tf_cnn": (_on_images(2.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
     "resnet_small": (_on_images(2.0), (NESTEROV, MUON_WITHOUT_DECAY)),
-    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
+    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY, MUON_OF_DENSE)),
 }
 """Name of a network → how long it trains, and the rules that are compared."""
 COLUMNS = {
