@@ -127,9 +127,9 @@ def with_straggler(rounds: int, data: Mapping[str, object]) -> Rows:
     result = bench(list(SLOW), "tutorial_cnn", rounds, {**data, **steps}, straggler="2:5x")
     shares = ((arm, throughput.kept(result.rates, arm)) for arm in result.arms)
     return [
-        {"figure": SLOW[arm.slowed], "values": [100 * share for share in kept]}
+        {"figure": SLOW[arm.same_without_stragglers], "values": [100 * share for share in kept]}
         for arm, kept in shares
-        if arm.slowed and kept
+        if arm.same_without_stragglers and kept
     ]
 
 

@@ -77,7 +77,7 @@ def test_a_file_of_a_user_that_imports_keras_prints_nothing_of_its_own_accord(tm
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     code = (
         "import sys; from pathlib import Path; from ps_cluster.config.networks import NETWORKS; "
-        "NETWORKS[NETWORKS.trust_name(sys.argv[1], Path())]"
+        "NETWORKS[NETWORKS.allow_code_of(sys.argv[1], Path())]"
     )
     argv = [sys.executable, "-c", code, tmp_path / "my.py:build"]
     ended = subprocess.run(argv, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=100)

@@ -190,7 +190,7 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
     with untrusted.owner_only_writes(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
         name = write_network(model, Path(temporary))
         written = NETWORKS.code_of(name)
-        name = NETWORKS.trust_name(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
+        name = NETWORKS.allow_code_of(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
         if name != begun:
             raise UserError(
                 f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or start a new run"

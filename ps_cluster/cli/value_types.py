@@ -95,7 +95,7 @@ class NameOf(click.ParamType[str]):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:
-            return self._kinds.check_name(self._kinds.trust_name(value, Path.cwd()))
+            return self._kinds.check_name(self._kinds.allow_code_of(value, Path.cwd()))
         except ValueError as error:
             self.fail(f"{value!r:.80}: {error}.", parameter, context)
 

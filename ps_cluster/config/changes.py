@@ -10,7 +10,14 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.recipe import BELONG_TOGETHER, OF_DIVIDED, found_rates, has_rates, rated_as, rates_found
+from ps_cluster.config.recipe import (
+    BELONG_TOGETHER,
+    OF_DIVIDED,
+    found_rates,
+    has_rates,
+    rates_found,
+    rates_listed_under,
+)
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, RULE, flat, nested
 
@@ -98,7 +105,7 @@ def rate_origin(config: RunConfig) -> str:
         return f"the usual rate for {rule}"
     if config.chosen_mode.shares_steps and OF_DIVIDED in NETWORKS[model].recipe:
         return f"the rate of {model} for modes that divide the network"
-    mode, workers = rated_as(config.chosen_mode, config.cluster.workers)
+    mode, workers = rates_listed_under(config.chosen_mode, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
     found = rates_found(config)
     if found is not None and found.are_used_by(config):

@@ -488,13 +488,13 @@ class _DataSets(Registry[DataSet[Any]]):
     def names(self) -> tuple[str, ...]:
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
-    def trust_name(self, name: str, folder: Path) -> str:
+    def allow_code_of(self, name: str, folder: Path) -> str:
         """Allow this process to run the code to which `name` refers, if any, because the user has given this name.
 
         Return `name` with an absolute path and, if it is a path to data, with the data format.
         """
         if super().__contains__(name):
-            return super().trust_name(name, folder)
+            return super().allow_code_of(name, folder)
         return name_with_format(name, folder)
 
     def __contains__(self, name: object) -> bool:

@@ -80,7 +80,7 @@ class ClusterShape:
     )
     most_parameter_servers: int | None = None  # None if there is no limit
     pins_workers: bool = False  # whether `cluster.pin_workers: auto` pins each worker to its own cores
-    fixed_workers: str = ""  # why the number of workers can't change during a run; "" if it can (`scale`)
+    why_workers_are_fixed: str = ""  # why the number of workers can't change during a run; "" if it can (`scale`)
     on_death: OnDeaths = field(default_factory=lambda: ON_DEATH)
     splits: Splits = "data"
 
@@ -193,7 +193,7 @@ class Mode(Named, ABC):
     @property
     def why_fixed(self) -> str | None:
         """A clause for messages that says why the number of workers can't change during a run; None if it can."""
-        reason = self.cluster.fixed_workers
+        reason = self.cluster.why_workers_are_fixed
         return f"mode {self.name} keeps its number of workers: {reason}" if reason else None
 
     @property
@@ -219,7 +219,9 @@ class Mode(Named, ABC):
         See `server.rate_of_more_workers.RateOfMoreWorkers`. Modes with local steps do not lower the rate, because their
         workers use it for local updates, which are not stale.
         """
-        return self.synchrony.is_stale and not self.cluster.fixed_workers and not self.synchrony.takes_local_steps
+        return (
+            self.synchrony.is_stale and not self.cluster.why_workers_are_fixed and not self.synchrony.takes_local_steps
+        )
 
     def most_staleness(self, config: RunConfig) -> int | None:
         """Return the bound on the staleness of every update, or None if there is no bound."""
@@ -246,7 +248,7 @@ class Mode(Named, ABC):
         """Return the number of batches that one step id stands for."""
         return 1
 
-    def batches_of_row(self, config: RunConfig, shard: int) -> int:
+    def batches_in_ledger_row(self, config: RunConfig, shard: int) -> int:
         """Return how many batches of a step are counted by the ledger of one shard (its table of accepted pushes).
 
         This is the number of all batches of the step. If the mode pushes to this shard before the end of the step, only

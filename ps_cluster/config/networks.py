@@ -203,13 +203,13 @@ class Networks(Registry[Network[Any]]):
     def __contains__(self, name: object) -> bool:
         return _is_saved(name) or super().__contains__(name)
 
-    def trust_name(self, name: str, folder: Path) -> str:
+    def allow_code_of(self, name: str, folder: Path) -> str:
         """Allow this process to run or read the file to which `name` refers, because the user has given this name.
 
         Return the name with an absolute path. A name that refers to no file is returned unchanged.
         """
         if not _is_saved(name):
-            return super().trust_name(name, folder)
+            return super().allow_code_of(name, folder)
         file = user_code.absolute_path(name, folder)
         user_code.trust(file)
         return str(file)

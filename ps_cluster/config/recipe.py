@@ -127,7 +127,7 @@ def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
     return table
 
 
-def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
+def rates_listed_under(mode: Mode, workers: object) -> tuple[str, object]:
     """Return the mode and the number of workers under which a recipe lists the learning rates that `mode` uses.
 
     The result is mode single with 1 worker for modes whose optimizer works as in a single process. These are modes with
@@ -163,7 +163,7 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
     batch_size = value_in(settings, "training", "batch_size_per_worker")
-    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
+    place = (*rates_listed_under(mode, value_in(settings, "cluster", "workers")), batch_size)
     return next((found.settings for found in table if found.place == place), {})
 
 
@@ -240,7 +240,7 @@ def rates_found(config: RunConfig) -> FoundRates | None:
     network = NETWORKS[config.model.name]
     if config.chosen_mode.shares_steps and OF_DIVIDED in network.recipe:
         return None
-    place = (*rated_as(config.chosen_mode, config.cluster.workers), config.training.batch_size_per_worker)
+    place = (*rates_listed_under(config.chosen_mode, config.cluster.workers), config.training.batch_size_per_worker)
     return next((rates for rates in found_rates(network) if rates.place == place), None)
 
 

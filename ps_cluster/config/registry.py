@@ -132,7 +132,7 @@ class Registry(Generic[T]):
         """Yield the objects, or data formats, that may have settings of their own."""
         return iter(self)
 
-    def trust_name(self, name: str, folder: Path) -> str:
+    def allow_code_of(self, name: str, folder: Path) -> str:
         """Allow this process to run the file in a name FILE.py:NAME, because the user has given this name.
 
         Return the name with an absolute path. Any other name is returned unchanged.

@@ -421,13 +421,13 @@ class RunConfig(Section):
     @property
     def least_workers(self) -> int:
         """The lower limit of `ps-cluster scale` for the number of processes that compute gradients."""
-        least = None if self.chosen_mode.cluster.fixed_workers else self.cluster.min_workers
+        least = None if self.chosen_mode.cluster.why_workers_are_fixed else self.cluster.min_workers
         return least or self.training_workers
 
     @property
     def most_workers(self) -> int:
         """The largest number of processes that compute gradients at any time. Every worker's index is below it."""
-        most = None if self.chosen_mode.cluster.fixed_workers else self.cluster.max_workers
+        most = None if self.chosen_mode.cluster.why_workers_are_fixed else self.cluster.max_workers
         return most or self.training_workers
 
     @property
@@ -458,7 +458,7 @@ class RunConfig(Section):
     @property
     def examples_of_rows(self) -> list[int]:
         """For each shard, the largest number of examples in a row of its ledger (its table of accepted pushes)."""
-        batches = [self.chosen_mode.batches_of_row(self, shard) for shard in range(self.shards)]
+        batches = [self.chosen_mode.batches_in_ledger_row(self, shard) for shard in range(self.shards)]
         return [self.training.batch_size_per_worker * of_shard for of_shard in batches]
 
     @property

@@ -42,10 +42,10 @@ class StalenessMethod(Named, Generic[OwnSettings]):
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
       works_by_row: whether the method suits embedding tables, because it leaves their rows unchanged or treats each row
         separately.
-      takes_periods: whether the method also suits the weight differences that modes with local steps push.
+      suits_local_steps: whether the method also suits the weight differences that modes with local steps push.
     """
 
-    takes_periods = works_by_row = False
+    suits_local_steps = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction[OwnSettings]]
 

@@ -42,23 +42,23 @@ class OnDeath:
 
     Attributes:
       restarts: the task is restarted at most this many times in a row.
-      whole_cluster: whether all training tasks restart together with the task, from the newest snapshot.
+      restarts_whole_cluster: whether all training tasks restart together with the task, from the newest snapshot.
       dispensable: whether the run continues without the task after its last restart. A worker or ps is dispensable only
         while there is another one.
     """
 
     restarts: int
-    whole_cluster: bool
+    restarts_whole_cluster: bool
     dispensable: bool
 
 
 OnDeaths = Mapping[str, OnDeath]  # by task type
 
 ON_DEATH: OnDeaths = {
-    CHIEF: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
-    PS: OnDeath(restarts=5, whole_cluster=True, dispensable=True),
-    WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
-    EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
+    CHIEF: OnDeath(restarts=5, restarts_whole_cluster=True, dispensable=False),
+    PS: OnDeath(restarts=5, restarts_whole_cluster=True, dispensable=True),
+    WORKER: OnDeath(restarts=5, restarts_whole_cluster=False, dispensable=True),
+    EVALUATOR: OnDeath(restarts=3, restarts_whole_cluster=False, dispensable=True),
 }
 # For a worker if the other workers can't continue without it.
-WITH_ALL_WORKERS = OnDeath(restarts=5, whole_cluster=True, dispensable=False)
+WITH_ALL_WORKERS = OnDeath(restarts=5, restarts_whole_cluster=True, dispensable=False)

@@ -119,7 +119,7 @@ def trust_names(settings: NestedSettings, folder: Path) -> NestedSettings:
     """Trust the files of code that are named in a user's settings. Return the settings with absolute paths."""
     for choice in CHOICES:
         if isinstance(name := choice.name_in(settings), str):
-            settings = merged(settings, {choice.section: {choice.key: choice.kinds.trust_name(name, folder)}})
+            settings = merged(settings, {choice.section: {choice.key: choice.kinds.allow_code_of(name, folder)}})
     return settings
 
 

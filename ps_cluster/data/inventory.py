@@ -95,13 +95,13 @@ def copies(cache_dir: Path) -> list[PackedCopy]:
     return sorted((open_copy(path) for path in directories), key=lambda copy: -(copy.packed_time or 0))
 
 
-def open_copy(directory: Path, *, whole: bool = False) -> PackedCopy:
+def open_copy(directory: Path, *, check_targets: bool = False) -> PackedCopy:
     """Return the packed copy in a folder, even if it is damaged.
 
-    `whole`: whether to read and check the targets and weights too, not only the manifest and the sizes of the files.
+    `check_targets`: whether to read and check the targets and weights too, not only the manifest and the sizes of the files.
     """
     try:
-        return PackedCopy(directory, load_packed(directory, check_targets=whole))
+        return PackedCopy(directory, load_packed(directory, check_targets=check_targets))
     except Unusable as error:
         return PackedCopy(directory, None, error.why)
 
@@ -135,7 +135,7 @@ def verify(copy: PackedCopy, progress: OnBytes = lambda done_bytes, total_bytes:
 
     A copy is damaged if its manifest, the size of a file, a target or a checksum is wrong.
     """
-    copy = open_copy(copy.directory, whole=True)
+    copy = open_copy(copy.directory, check_targets=True)
     if copy.dataset is None:
         return copy
     manifest = read_manifest(copy.directory)

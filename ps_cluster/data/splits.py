@@ -27,16 +27,17 @@ class SplitNames(NamedTuple):
     train: str
     test: str | None = None  # the split to test on, if there is one
     unused: tuple[str, ...] = ()  # further splits that could be tested on
-    others: tuple[str, ...] = ()  # names that are not names of splits
+    not_splits: tuple[str, ...] = ()  # names that are not names of splits
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A line about each name that is not used."""
         tests = (f"'{name}' is not used: '{self.test}' has the examples to test on" for name in self.unused)
-        others = (
-            f"'{name}' is not used: it is neither '{self.train}' nor the name of a test split" for name in self.others
+        not_splits = (
+            f"'{name}' is not used: it is neither '{self.train}' nor the name of a test split"
+            for name in self.not_splits
         )
-        return (*tests, *others)
+        return (*tests, *not_splits)
 
 
 def splits_in(names: Iterable[str]) -> SplitNames | None:

@@ -14,7 +14,7 @@ from ps_cluster.data.arrow import Column, RecordBatch, compute, kinds, pyarrow
 from ps_cluster.data.lazy_rows import StreamedRows
 from ps_cluster.data.moments import Moments
 from ps_cluster.data.table_files import PiecewiseTable
-from ps_cluster.data.text_rows import Width, codes_of
+from ps_cluster.data.text_rows import TextSize, codes_of
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.dataset_rows import CategoryColumn, NumberColumn, TableEncoding
 
@@ -46,7 +46,7 @@ class Encoding:
         self._mean = np.array([column.mean for column in content.numbers])
         self._std = np.array([column.std for column in content.numbers])
 
-    def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
+    def arrays(self, table: PiecewiseTable, rows: int, width: TextSize) -> dict[str, StreamedRows]:
         """Return inputs by name: "numbers" float32 [N, k], "categories" int32 [N, m], and "texts" [N, t, characters].
 
         `rows`: N, the number of rows of the table. `width`: the number of characters of each text, and the dtype of the

@@ -16,7 +16,7 @@ MOST_CHARACTERS = 2**16  # of one text
 _AT_ONCE = 2**12  # texts that are read together
 
 
-class Width(NamedTuple):
+class TextSize(NamedTuple):
     """The number of characters and the dtype of code points that are enough for every packed text of a field."""
 
     characters: int  # the length of the longest text
@@ -26,7 +26,7 @@ class Width(NamedTuple):
 class TextRows(LazyRows):
     """Texts as code points [N, ..., characters], padded with 0."""
 
-    def __init__(self, texts: IndexableRows, width: Width):
+    def __init__(self, texts: IndexableRows, width: TextSize):
         super().__init__(np.dtype(width.code), (len(texts), *(texts.shape[1:] or (1,)), width.characters))
         self._texts = texts
 
@@ -47,7 +47,7 @@ def text_field(codes: ArrayField) -> ArrayField:
     return ArrayField(TEXT, tuple(shape), characters=characters, code=codes.dtype)
 
 
-def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
+def width_of(name: str, pieces: Iterable[np.ndarray]) -> TextSize:
     """Return the number of characters and the dtype of code points that are enough for every text.
 
     `name`: the name of the texts, for messages. `pieces`: the texts, in pieces [n, ...]. Raises Malformed if a value is
@@ -70,7 +70,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
         longest = max(longest, most)
         first += len(piece)
     code = "uint8" if highest < 2**8 else "uint16" if highest < 2**16 else "int32"
-    return Width(longest, code)
+    return TextSize(longest, code)
 
 
 def codes_of(texts: np.ndarray, characters: int) -> np.ndarray:

@@ -70,7 +70,7 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
     config = load_config(run_dir.config)
     dataset = dataset_or_description(run_dir, config, data_dir, notify)
     before, after = _two_checkpoints(run_dir.checkpoints, since)
-    places = table_places(config, dataset)
+    places = table_positions(config, dataset)
     if not places:
         raise UserError(
             f"--changed-since: the network of run '{root}' has no embedding table whose rows are pulled and pushed "
@@ -103,7 +103,7 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
     return (after if after.step == max(earlier) else checkpoints.load(kept[max(earlier)])), after
 
 
-def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePosition]:
+def table_positions(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePosition]:
     """Build the network of a run, and return the positions of its embedding tables.
 
     Tables that the run pulls and pushes as a whole are not included.

@@ -164,11 +164,11 @@ class Decisions:
 
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
         """Record a score of the evaluator. The score may be from before the start of this launcher."""
-        self.evaluator_moved(now_s)
+        self.evaluator_progressed(now_s)
         self._early_stopping.add_score(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
-    def evaluator_moved(self, now_s: float) -> Actions:
+    def evaluator_progressed(self, now_s: float) -> Actions:
         """Record that the evaluator made progress, for example that it has checked an update by recomputing it."""
         if self._stage is RunStage.SCORING:
             self._clock.restart(now_s)

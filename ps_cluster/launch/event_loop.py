@@ -129,7 +129,7 @@ class EventLoop:
             self._view.evaluation(score)
             self._carry_out(self.decisions.score_seen(score, self._clock()))
         if self._recomputed.new_rows():
-            self._carry_out(self.decisions.evaluator_moved(self._clock()))
+            self._carry_out(self.decisions.evaluator_progressed(self._clock()))
 
     def _report_exits(self, exits: list[TaskExit]) -> None:
         if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:

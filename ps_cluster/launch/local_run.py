@@ -84,9 +84,9 @@ def start_run(
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset, view.notice)
-            if slow := slow_line(config, complete, dataset):
+            if slow := float32_notice(config, complete, dataset):
                 view.notice(slow)
-            if short := short_line(config, complete, dataset):
+            if short := few_updates_notice(config, complete, dataset):
                 view.notice(short)
             complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(
@@ -266,7 +266,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     )
 
 
-def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
+def float32_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
     """Return a line that says how long the training takes in float32, if this processor lacks bfloat16 instructions.
 
     Return None if the processor has these instructions, if the user has chosen the precision, or if no duration in
@@ -287,11 +287,11 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     )
 
 
-def short_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
+def few_updates_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
     """Return a line that suggests more epochs, if the data set is so small that the usual epochs make few updates.
 
     Return None if the data set is large enough, if its examples are generated, or if the length of the training comes
-    from the user's settings or from the data set's default settings. `asked`, `complete`: as for `slow_line`.
+    from the user's settings or from the data set's default settings. `asked`, `complete`: as for `float32_notice`.
     """
     network, data_set = NETWORKS[complete.model.name], DATASETS[asked.data.dataset]
     of_data_set = merged(data_set.recipe, data_set.recipes.get(network.name, {}))

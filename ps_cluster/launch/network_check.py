@@ -173,7 +173,7 @@ def _answer(question: CheckRequest) -> NetworkFacts:
     from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
-    from ps_cluster.models.best import check_that_it_loads
+    from ps_cluster.models.best import check_saving
     from ps_cluster.models.build import build
     from ps_cluster.models.compiled import CompiledMetrics
     from ps_cluster.models.compiled_heads import head_of
@@ -189,7 +189,7 @@ def _answer(question: CheckRequest) -> NetworkFacts:
     head = head_of(dataset.spec, model=model)
     metrics = metric_directions(head, CompiledMetrics(model))
     try:
-        why_needs_code = check_that_it_loads(model, config.model, dataset.spec)
+        why_needs_code = check_saving(model, config.model, dataset.spec)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
     facts = partial(NetworkFacts, why_needs_code=why_needs_code, interpretation=head.interpretation, metrics=metrics)

@@ -374,7 +374,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
 
 def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
     """Return the limits of a task's wait for the others. A mode with a fixed number of workers needs all workers."""
-    return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
+    return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.why_workers_are_fixed))
 
 
 def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None:

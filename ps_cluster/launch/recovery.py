@@ -78,7 +78,7 @@ class Recovery:
     def restarts_all(self, death: TaskExit) -> bool:
         """Return whether this death restarts all training tasks."""
         # A worker whose port is taken needs another address, which the others only learn by a restart.
-        return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_IN_USE
+        return self._on_death[death.task.type].restarts_whole_cluster or death.exit_code == PORT_IN_USE
 
     def record_death(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death. Return the number of seconds after which to restart, or None to give up.
@@ -117,7 +117,7 @@ class Recovery:
 
         If so, the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
         """
-        streak = self._streaks.get(_WHOLE_CLUSTER) if self._on_death[task.type].whole_cluster else None
+        streak = self._streaks.get(_WHOLE_CLUSTER) if self._on_death[task.type].restarts_whole_cluster else None
         return streak is not None and any(other.type == task.type and other != task for other in streak.died)
 
     def forgive(self, task: Task) -> None:
@@ -125,7 +125,7 @@ class Recovery:
 
         Does nothing if a death of `task` does not restart the whole cluster.
         """
-        if self._on_death[task.type].whole_cluster:
+        if self._on_death[task.type].restarts_whole_cluster:
             self._streaks.pop(_WHOLE_CLUSTER, None)  # the next death begins a new streak
 
     def _key(self, death: TaskExit) -> Task | None:

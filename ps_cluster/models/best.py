@@ -51,7 +51,7 @@ def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
     return head_of(spec, model=model).finished(model)
 
 
-def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
+def check_saving(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
     """Check that a network can be saved and loaded again, as the evaluator and `predict` do after the training.
 
     Return one line that says why Keras can't load the file without the user's code, or None if it can. Raises

@@ -29,7 +29,7 @@ Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 """Targets [B, ...] that all outputs share, or a tuple with those of each output, in order of `keras.tree.flatten`."""
 
 
-class MicroBatch(NamedTuple):
+class MicroBatchFactors(NamedTuple):
     """The factors by which the losses of one micro-batch are multiplied.
 
     A batch is divided into micro-batches of equal size. There is one factor for losses that are sums over the examples,
@@ -76,7 +76,7 @@ class CompiledLoss:
         return {_place_of(one, outputs): one.loss for one in losses_of(self._compiled)}
 
     def __call__(
-        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatchFactors | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, float32 [].
 
@@ -86,7 +86,7 @@ class CompiledLoss:
         # If Keras has stored the logits of probabilities as an attribute of the tensor, its losses use the logits,
         # because a probability of 0 or 1 has no gradient. A graph loses such attributes, so they are passed to it.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
-        of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
+        of_part = part and MicroBatchFactors(*map(tf.TensorSpec.from_tensor, part))
 
         def trace() -> tf.types.experimental.ConcreteFunction:
             _build(self._compiled, targets, outputs)
@@ -132,13 +132,13 @@ class CompiledLoss:
         outputs: Outputs,
         weights: tf.Tensor | None,
         notes: Sequence[Sequence[tf.Tensor | None]],
-        part: MicroBatch | None = None,
+        part: MicroBatchFactors | None = None,
     ) -> tf.Tensor:
         noted = [with_notes(output, one) for output, one in zip(keras.tree.flatten(outputs), notes, strict=True)]
         return self._sum(targets, keras.tree.pack_sequence_as(outputs, noted), weights, part)
 
     def _sum(
-        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatchFactors | None = None
     ) -> tf.Tensor:
         losses = self._losses(targets, outputs, weights)
         return tf.add_n(
@@ -157,7 +157,7 @@ class CompiledLoss:
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
 
 
-def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: MicroBatch) -> tf.Tensor | float:
+def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: MicroBatchFactors) -> tf.Tensor | float:
     if loss.reduction == "sum":
         return part.of_sum
     is_weighted_mean = loss.reduction == "mean_with_sample_weight" and weights is not None

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.compiled import CompiledLoss, MicroBatch, Targets, has_loss
+from ps_cluster.models.compiled import CompiledLoss, MicroBatchFactors, Targets, has_loss
 from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.heads import Compared, Head, ObjectiveHead, OneOutputHead, PackedTargets
 from ps_cluster.models.pure import Outputs
@@ -94,7 +94,11 @@ class CompiledHead(Head):
         return self.prediction_head.scaled(targets)
 
     def loss(
-        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
+        self,
+        targets: Targets,
+        outputs: Outputs,
+        weights: tf.Tensor | None = None,
+        part: MicroBatchFactors | None = None,
     ) -> tf.Tensor:
         return self._loss(*self._as_loss_takes(targets, outputs), weights, part)
 

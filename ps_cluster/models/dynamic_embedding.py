@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.models.keyed_rows import EMPTY, WAYS, KeyedRows, fingerprints
+from ps_cluster.models.keyed_rows import EMPTY, WAYS, KeyedTableLayout, fingerprints
 
 
 @keras.saving.register_keras_serializable("ps_cluster")
@@ -70,7 +70,9 @@ class DynamicEmbedding(keras.Layer):
         self.budget, self.output_dim, self.seed, self.scale = budget, output_dim, seed, scale
         self.admit_after, self.expire_after = admit_after, expire_after
         ways = min(WAYS, budget)
-        self.form = KeyedRows(self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after)
+        self.form = KeyedTableLayout(
+            self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after
+        )
 
     def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""

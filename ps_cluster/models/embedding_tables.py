@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
-from ps_cluster.models.keyed_rows import EMPTY, KeyedPart, KeyedRows
+from ps_cluster.models.keyed_rows import EMPTY, KeyedPart, KeyedTableLayout
 from ps_cluster.models.rows import Rows
 
 TableLayer: TypeAlias = keras.layers.Embedding | DynamicEmbedding
@@ -46,7 +46,7 @@ class Table:
         return self.keyed.capacity if self.keyed else int(self.layer.input_dim)
 
     @property
-    def keyed(self) -> KeyedRows | None:
+    def keyed(self) -> KeyedTableLayout | None:
         """The buckets and other properties of a dynamic embedding table; None if the layer is an `Embedding`."""
         return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
 

@@ -43,7 +43,7 @@ def activation_name(tensor: tf.Tensor) -> str:
     return _ACTIVATIONS.get(_source_of(tensor).op.type, "")
 
 
-class Reach(NamedTuple):
+class OutputChanges(NamedTuple):
     """The ways in which trained weights can change a network's outputs: by multiplying them, or by adding to them."""
 
     any_scale: bool  # whether the weights can multiply the outputs by any number
@@ -51,7 +51,7 @@ class Reach(NamedTuple):
     unscaled: bool = True  # false if the outputs are multiplied by a constant, which may set their units
 
 
-def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
+def output_changes_of(tensor: tf.Tensor, trainable: frozenset[str]) -> OutputChanges:
     """Return how trained weights can change a tensor of a graph.
 
     `trainable`: the names of the placeholders that stand for the trained variables in the graph.
@@ -60,23 +60,25 @@ def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
     operation, parts = tensor.op, list(tensor.op.inputs)
     if operation.type in _PRODUCTS:
         # A product is linear in each factor. So a dot product of two towers is linear in the last layer of each tower.
-        return Reach(any(_is_trained(part, trainable) or reach_of(part, trainable).any_scale for part in parts))
+        return OutputChanges(
+            any(_is_trained(part, trainable) or output_changes_of(part, trainable).any_scale for part in parts)
+        )
     if operation.type == "Mean":
-        return reach_of(parts[0], trainable)
+        return output_changes_of(parts[0], trainable)
     if operation.type == "BiasAdd":
         if not _is_trained(parts[1], trainable):
-            return Reach(False)  # the weights can't scale a bias that is not trained
-        return reach_of(parts[0], trainable)._replace(any_offset=True)
+            return OutputChanges(False)  # the weights can't scale a bias that is not trained
+        return output_changes_of(parts[0], trainable)._replace(any_offset=True)
     if operation.type == "Mul" and (constants := [part for part in parts if tf.get_static_value(part) is not None]):
         others = [part for part in parts if part is not constants[0]]
-        return reach_of(others[0], trainable)._replace(unscaled=False) if others else Reach(False)
+        return output_changes_of(others[0], trainable)._replace(unscaled=False) if others else OutputChanges(False)
     if operation.type in ("AddV2", "AddN"):
         parts = [part for part in parts if not _is_zero(part)]
         biases = [part for part in parts if _is_trained(part, trainable)]
-        found = [reach_of(part, trainable) for part in parts if not _is_trained(part, trainable)]
+        found = [output_changes_of(part, trainable) for part in parts if not _is_trained(part, trainable)]
         scale, place, unscaled = (list(values) for values in zip(*found)) if found else ([False], [False], [True])
-        return Reach(all(scale), any(place) or bool(biases), all(unscaled))
-    return Reach(False)
+        return OutputChanges(all(scale), any(place) or bool(biases), all(unscaled))
+    return OutputChanges(False)
 
 
 def _is_zero(tensor: tf.Tensor) -> bool:

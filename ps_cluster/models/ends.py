@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec, are_numbered
-from ps_cluster.models.end_graphs import activation_name, last_activation, reach_of
+from ps_cluster.models.end_graphs import activation_name, last_activation, output_changes_of
 from ps_cluster.models.flat import as_arguments, input_signature
 from ps_cluster.models.keras_losses import loss_takes_probabilities, takes_any_units
 from ps_cluster.models.marks import MARKS, OWN_UNITS, PROBABILITIES, is_marked
@@ -122,7 +122,7 @@ class NetworkEnd:
         if losses and self._graph.adds_losses:
             return "regularisers are added to the loss"
         for tensor in self._graph.tensors:
-            found = reach_of(tensor, self._graph.trainable)
+            found = output_changes_of(tensor, self._graph.trainable)
             if not (found.any_scale and (not losses or (found.any_offset and found.unscaled))):
                 activation = activation_name(tensor)
                 return f"the network ends in {activation}" if activation else "its last layer is not known to be linear"

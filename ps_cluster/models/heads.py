@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, ExampleSpec, class_weights
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.compiled import MicroBatch, Targets
+from ps_cluster.models.compiled import MicroBatchFactors, Targets
 from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.keras_losses import compares_classes
 from ps_cluster.models.marks import (
@@ -118,7 +118,11 @@ class Head(ABC):
         """Return the model to save. If no layer shows what the outputs mean, a last layer (marks.py) is added."""
 
     def loss(
-        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
+        self,
+        targets: Targets,
+        outputs: Outputs,
+        weights: tf.Tensor | None = None,
+        part: MicroBatchFactors | None = None,
     ) -> tf.Tensor:
         """Return the loss of a batch, [].
 

@@ -23,7 +23,7 @@ _BITS = 24  # random bits of an initial value; the precision of float32
 
 
 @dataclass(frozen=True)
-class KeyedRows:
+class KeyedTableLayout:
     """The dimensions and other properties of a table whose rows are found by their keys.
 
     Each bucket has `ways` places for rows. All places are numbered: place w of bucket b has the number b * ways + w.
@@ -87,7 +87,7 @@ class KeyedRows:
 class KeyedPart:
     """The initial content of one server's part of a table: the buckets whose number modulo `servers` is `index`."""
 
-    form: KeyedRows  # the properties of the whole table
+    form: KeyedTableLayout  # the properties of the whole table
     keys: np.ndarray  # int64 [places of the part], the key of each place; EMPTY if the place has no row
     index: int = 0
     servers: int = 1

@@ -112,10 +112,10 @@ class KeyedTableShard(TableShard):
         initial = self.form.initial(tf.gather(wanted, others[:, 0]))
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
-    def take_indices(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def rows_to_update(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Record that an update uses some keys, and give a row to each new key that has been pushed often enough.
 
-        See `TableShard.take_indices`.
+        See `TableShard.rows_to_update`.
         """
         form, now = self.form, self._version.read_value()
         found, is_there = self._find(wanted)

@@ -463,7 +463,7 @@ class ParameterShard:
         """Apply a push and write its row into the ledger; return APPLIED."""
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
-        used = [table.take_indices(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
+        used = [table.rows_to_update(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
         push = push._replace(rows=PushedRows([indices for indices, _ in used], [gradient for _, gradient in used]))
         change = partial(self.change, push, arrival, factor)
         if self.samples is None:

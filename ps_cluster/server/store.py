@@ -20,7 +20,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
 from ps_cluster.files.tensor_files import Pieces
-from ps_cluster.models.keyed_rows import KeyedRows
+from ps_cluster.models.keyed_rows import KeyedTableLayout
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.changed_vector import ChangedVector, ranges_of
 from ps_cluster.runs.checkpoints import BY_SHARD, CHANGED, KEYED, ONE_PER_SHARD, has_number_per_weight
@@ -180,7 +180,7 @@ class ParameterStore:
             rows=rows,
         )
 
-    def only(self, kind: type[S]) -> S:
+    def only_shard(self, kind: type[S]) -> S:
         """Return the only shard, which is an instance of class `kind`.
 
         Raises:
@@ -325,7 +325,7 @@ class ParameterStore:
         return self._joined(found), Ledgers(rows, np.stack([of_shard.counts for of_shard in found]))
 
     @property
-    def keyed_tables(self) -> list[KeyedRows]:
+    def keyed_tables(self) -> list[KeyedTableLayout]:
         """The properties of each dynamic embedding table, in the order in which a checkpoint has the tables."""
         return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
 

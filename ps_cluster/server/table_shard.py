@@ -77,7 +77,7 @@ class TableShard:
         """The slots of the rows and, after `keep_sum`, the sum of their gradients: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
-    def take_indices(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def rows_to_update(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the indices of the rows that a push changes, int64 [v], and their gradients, [v x width].
 
         Args:

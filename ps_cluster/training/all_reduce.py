@@ -122,7 +122,7 @@ def _train(
     progress, leader_request = session.progress, CONTINUE
     session.keep_up("training")  # from this row on, the time limit for first updates replaces the limit for the start
     while not progress.completed and leader_request == CONTINUE:
-        until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
+        until = min(progress.applied + config.updates_at_once, progress.next_checkpoint_at)
         progress.note_scheduled(np.arange(progress.applied, until))
         request = CONTINUE if not drain.is_set() else STOP if drain.for_good else CONTINUE_LATER
         if session.leads and session.broken:
@@ -231,7 +231,7 @@ def all_reduce_function(
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
-    replica = store.only(ReplicaShard)
+    replica = store.only_shard(ReplicaShard)
 
     def all_reduce(vector: tf.Tensor) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)

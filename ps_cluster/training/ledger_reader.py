@@ -66,7 +66,7 @@ class LedgerReader:
         Raises:
           JournalNotWritten: the disk refuses the rows.
         """
-        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps, extent)
+        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.lowest_open_step, extent)
         self._keep_rows(ledgers)
         for journal in self._journals:
             journal.flush()

@@ -139,14 +139,14 @@ class RunProgress:
         return np.concatenate([self._joiner.waiting_shards[:, None].astype(np.float64), table], axis=1)
 
     @property
-    def closed_steps(self) -> int:
+    def lowest_open_step(self) -> int:
         """The lowest open step id. Each step below it was accepted by every shard, or will never be accepted."""
         return self._applied_steps.first_missing
 
     @property
     def end_of_window(self) -> int:
         """The first step id that can't be handed out yet: the ledgers have no room, or a checkpoint comes first."""
-        end = self.closed_steps + self._config.ledger_window
+        end = self.lowest_open_step + self._config.ledger_window
         held_at = self.held_at  # another thread may change it to None
         return end if held_at is None else min(end, held_at * self._steps_per_update)
 
@@ -299,7 +299,7 @@ class RunProgress:
         return self.examples / self._train_examples
 
     @property
-    def next_whole_epochs(self) -> int:
+    def next_checkpoint_at(self) -> int:
         """The number of updates after which the next checkpoint is due by the setting `checkpoints.every_epochs`.
 
         If the run ends earlier, or without that setting, it is the number of all updates of the run. It depends only on

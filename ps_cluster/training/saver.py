@@ -173,7 +173,7 @@ class Saver:
     def _hold(self) -> None:
         """Keep the chief from handing out steps beyond the next checkpoint, if checkpoints have to be exact."""
         if self._config.checkpoints.exact and self._config.checkpoints.every_epochs is not None:
-            self._progress.held_at = self._progress.next_whole_epochs
+            self._progress.held_at = self._progress.next_checkpoint_at
 
     def _checkpoint_is_due(self) -> bool:
         settings = self._config.checkpoints

@@ -11,7 +11,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.batches import checksum_of
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.models.compiled import MicroBatch
+from ps_cluster.models.compiled import MicroBatchFactors
 from ps_cluster.models.cuts import PartedNetwork
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
@@ -103,7 +103,7 @@ class SplitStep(TrainStep):
         step: tf.Tensor,
         number: int,
         batch: TrainBatch,
-        scale: MicroBatch | None,
+        scale: MicroBatchFactors | None,
         weights: Sequence[tf.Tensor],
         statistics: Sequence[tf.Tensor],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
@@ -124,7 +124,7 @@ class SplitStep(TrainStep):
             return loss, metric, example_count(passed.outputs), gradients, passed.fresh
 
 
-def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
+def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatchFactors | None]:
     """Return the loss scale of each micro-batch, so that the mean of the scaled losses is the loss of the whole batch.
 
     A batch that is not cut into micro-batches needs no scale: the result is [None].
@@ -134,7 +134,7 @@ def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
         return [None]
     sums = [tf.constant(0.0) if batch.weights is None else tf.reduce_sum(batch.weights) for batch in batches]
     whole = tf.add_n(sums)
-    return [MicroBatch(tf.constant(float(count)), count * tf.math.divide_no_nan(one, whole)) for one in sums]
+    return [MicroBatchFactors(tf.constant(float(count)), count * tf.math.divide_no_nan(one, whole)) for one in sums]
 
 
 def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
+from ps_cluster.models.keyed_rows import EMPTY, KeyedTableLayout
 from ps_cluster.notices import LogLine
 from ps_cluster.runs.checkpoints import KEYED
 from ps_cluster.runs.logs import ROWS_END
@@ -22,7 +22,7 @@ class TableOccupancy:
       uses: how full each table was at the last checkpoint.
     """
 
-    def __init__(self, tables: Sequence[KeyedRows]):
+    def __init__(self, tables: Sequence[KeyedTableLayout]):
         """Create a reader. `tables`: the properties of each table, in the order in which checkpoints have them."""
         self._tables = tables
         self._next = [1] * len(tables)

@@ -7,7 +7,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.config.modes import MODES
 from tests.helpers.bad_input import assert_one_line
 
-FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
+FIXED = [mode.name for mode in MODES if mode.cluster.why_workers_are_fixed]
 
 
 def test_async_bounded_and_diloco_alone_may_change_it():
@@ -22,6 +22,6 @@ def test_run_refuses_bounds(mode, option, number, tmp_path):
     chosen = ["--mode", mode, *(["--set", f"optimizer.rule={rule}"] if rule else []), option, str(number)]
     told = CliRunner().invoke(main, ["run", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", *chosen])
     field = option.removeprefix("--").replace("-", "_")
-    why = f"mode {mode} keeps its number of workers: {MODES[mode].cluster.fixed_workers}"
+    why = f"mode {mode} keeps its number of workers: {MODES[mode].cluster.why_workers_are_fixed}"
     assert_one_line(told.exit_code, told.stderr, [f"cluster.{field}: got {number}: {why}"])
     assert told.stdout == "" and not (tmp_path / "run").exists()

@@ -151,6 +151,6 @@ def test_a_bad_line_of_movielens_is_told_with_file_and_number(tmp_path, name, ra
 
 def test_other_files_of_these_names_are_no_movielens(tmp_path):
     (tmp_path / "ratings.csv").write_text("user,stars\n1,2\n")
-    assert DATASETS.trust_name(str(tmp_path / "ratings.csv"), tmp_path).startswith("table:")
+    assert DATASETS.allow_code_of(str(tmp_path / "ratings.csv"), tmp_path).startswith("table:")
     (tmp_path / "notes.txt").write_text("a text with\ttabs\n")
-    assert DATASETS.trust_name(str(tmp_path / "notes.txt"), tmp_path).startswith("text:")
+    assert DATASETS.allow_code_of(str(tmp_path / "notes.txt"), tmp_path).startswith("text:")

@@ -52,7 +52,7 @@ def test_a_path_is_recognised_by_what_is_there(tmp_path, case):
     name, make = MADE[case]
     make(tmp_path / name)
     data_format = case.replace(",", " ").split()[0]
-    assert DATASETS.trust_name(str(tmp_path / name), tmp_path) == f"{data_format}:{tmp_path / name}"
+    assert DATASETS.allow_code_of(str(tmp_path / name), tmp_path) == f"{data_format}:{tmp_path / name}"
 
 
 def test_a_relative_path_is_that_of_the_folder_in_which_it_was_written(tmp_path):
@@ -62,18 +62,18 @@ def test_a_relative_path_is_that_of_the_folder_in_which_it_was_written(tmp_path)
     file.write_text("data: {dataset: a.npz}\nmodel: {name: mlp}\n")
     whole = f"arrays:{tmp_path}/sub/a.npz"
     assert build_config(file).data.dataset == whole
-    assert DATASETS.trust_name("sub/../sub/a.npz", tmp_path) == whole
+    assert DATASETS.allow_code_of("sub/../sub/a.npz", tmp_path) == whole
 
 
 def test_a_name_of_a_data_set_is_no_path_even_if_a_folder_has_it(tmp_path):
     draw(tmp_path / "mnist" / "cat" / "1.png")
     draw(tmp_path / "pets" / "cat" / "1.png")
-    assert DATASETS.trust_name("mnist", tmp_path) == "mnist"
-    assert DATASETS.trust_name("pets", tmp_path) == f"image_folder:{tmp_path}/pets"
+    assert DATASETS.allow_code_of("mnist", tmp_path) == "mnist"
+    assert DATASETS.allow_code_of("pets", tmp_path) == f"image_folder:{tmp_path}/pets"
 
 
 def test_the_form_can_be_chosen(tmp_path):
-    assert DATASETS.trust_name("table:numbers.txt", tmp_path) == f"table:{tmp_path}/numbers.txt"
+    assert DATASETS.allow_code_of("table:numbers.txt", tmp_path) == f"table:{tmp_path}/numbers.txt"
 
 
 def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
@@ -102,7 +102,7 @@ def test_a_path_that_can_not_be_data_is_told_with_all_formats(tmp_path, text, to
     touched(tmp_path / "here" / "mine.py", tmp_path / "here" / "notes.pdf")
     (tmp_path / "here" / "empty").mkdir()
     with pytest.raises(UserError) as error:
-        DATASETS.trust_name(text, tmp_path / "here")
+        DATASETS.allow_code_of(text, tmp_path / "here")
     line = str(error.value)
     assert line.startswith("dataset: ") and told.format(folder=tmp_path) in line and "\n" not in line
     assert "there is no" in line or all(data_format.looks_for in line for data_format in DATA_FORMATS)
@@ -122,7 +122,7 @@ def test_a_path_that_can_not_be_data_is_told_with_all_formats(tmp_path, text, to
 def test_a_path_that_needs_only_one_change_is_told_which_and_not_all_formats(tmp_path, files, path, told):
     touched(*(tmp_path / file for file in files))
     with pytest.raises(UserError) as error:
-        DATASETS.trust_name(str(tmp_path / path), tmp_path)
+        DATASETS.allow_code_of(str(tmp_path / path), tmp_path)
     line = str(error.value)
     assert line.startswith(f"dataset: '{tmp_path / path}' {told[:3]}") and told in line and "hugging_face" not in line
     assert line.endswith("docs/extending.md#your-own-data shows all data formats") and len(line) < 400
@@ -187,12 +187,12 @@ def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monk
     monkeypatch.setattr(user_code, "entry_points", lambda group: [point] if group == point.group else [])
     monkeypatch.setattr(DATA_FORMATS, "_brought", {})
     touched(tmp_path / name)
-    assert DATASETS.trust_name(name, tmp_path) == f"notes:{tmp_path / name}"
+    assert DATASETS.allow_code_of(name, tmp_path) == f"notes:{tmp_path / name}"
     with pytest.raises(UserError, match="there is no '.*gone.notes'"):
-        DATASETS.trust_name("gone.notes", tmp_path)
+        DATASETS.allow_code_of("gone.notes", tmp_path)
     touched(tmp_path / "a.other")
     with pytest.raises(UserError, match="has no known format.*notes: a file .notes"):
-        DATASETS.trust_name("a.other", tmp_path)
+        DATASETS.allow_code_of("a.other", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def described(folder, features):
 def test_a_column_of_pictures_makes_it_a_set_of_images(tmp_path):
     pictures = described(tmp_path / "a", {"photo": {"_type": "Image"}, "label": {"_type": "ClassLabel"}})
     numbers = described(tmp_path / "b", {"x": {"_type": "Value"}})
-    assert DATASETS.trust_name(str(pictures), tmp_path) == f"hugging_face_images:{pictures}"
-    assert DATASETS.trust_name(str(numbers), tmp_path) == f"hugging_face:{numbers}"
+    assert DATASETS.allow_code_of(str(pictures), tmp_path) == f"hugging_face_images:{pictures}"
+    assert DATASETS.allow_code_of(str(numbers), tmp_path) == f"hugging_face:{numbers}"
 
 
 CLASSES = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}

@@ -62,7 +62,7 @@ def test_a_file_is_packed(tmp_path, monkeypatch, name):
     file = tmp_path / name.rpartition(":")[2]
     file.write_text("The quick brown fox. " * 100)
     (tmp_path / "cache").mkdir()
-    chosen = DATASETS.trust_name(name, tmp_path)
+    chosen = DATASETS.allow_code_of(name, tmp_path)
     dataset = sources.resolve(DATASETS[chosen].Settings(dataset=chosen, window=20), tmp_path / "cache", notify=print)
     assert dataset.spec.is_text and dataset.train_examples == 99 and dataset.test_examples == 5
     assert bytes(dataset.inputs("train")["text"][0]) == b"The quick brown fox."

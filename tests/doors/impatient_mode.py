@@ -8,5 +8,5 @@ from ps_cluster.training.modes.elastic import Elastic
 
 class Impatient(Elastic):
     cluster = replace(
-        Elastic.cluster, on_death={**ON_DEATH, PS: OnDeath(restarts=0, whole_cluster=True, dispensable=True)}
+        Elastic.cluster, on_death={**ON_DEATH, PS: OnDeath(restarts=0, restarts_whole_cluster=True, dispensable=True)}
     )

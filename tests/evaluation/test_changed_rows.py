@@ -12,7 +12,7 @@ from ps_cluster.config import load_config
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import load_description
 from ps_cluster.data.packing import write_packed
-from ps_cluster.evaluation.changed_rows import table_places
+from ps_cluster.evaluation.changed_rows import table_positions
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
 from tests.helpers.bad_input import assert_one_line
@@ -39,7 +39,7 @@ def run_of_pairs(folder, rows_from):
 def run_dir(tmp_path_factory):
     """A run with checkpoints of steps 10, 20 and 30. Users 4 and 17 change by step 20, user 4 and item 29 by step 30."""
     run_dir = run_of_pairs(tmp_path_factory.mktemp("pairs"), rows_from=1)
-    users, items = table_places(load_config(run_dir.config), load_description(run_dir.examples))
+    users, items = table_positions(load_config(run_dir.config), load_description(run_dir.examples))
     assert (users.rows, items.rows, users.width, items.width) == (USERS, ITEMS, 3, 3)
     weights = np.random.default_rng(0).normal(size=5_000).astype(np.float32)
     for step, changes in ((10, ()), (20, ((users, 4), (users, 17))), (30, ((users, 4), (items, 29)))):
@@ -70,7 +70,7 @@ def test_the_rows_that_differ_from_the_checkpoint_at_or_before_the_step_are_writ
     newest = checkpoints.load(checkpoints.path_of(run_dir.checkpoints, 30))
     with np.load(tmp_path / "rows.npz") as found:
         assert (found["step"], found["since"]) == (30, compared)
-        places = table_places(load_config(run_dir.config), load_description(run_dir.examples))
+        places = table_positions(load_config(run_dir.config), load_description(run_dir.examples))
         assert [place.name for place in places] == ["categories_0", "categories_1"]
         for place, ids in zip(places, (users, items)):
             assert found[f"{place.name}.ids"].tolist() == ids

@@ -72,7 +72,7 @@ def leave(tmp_path):
         code.write_text(CODE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(TRUSTED_FILES, "")
-            named = NETWORKS.trust_name(f"my.py:{name}", tmp_path)
+            named = NETWORKS.allow_code_of(f"my.py:{name}", tmp_path)
             dataset = pack_small_images(tmp_path / "packed")
             model = networks.build(build_config(None, {"model.name": named}).model, dataset.spec, seed=0)
             draw = np.random.default_rng(2)

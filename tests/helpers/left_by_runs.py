@@ -19,7 +19,7 @@ SHAPE, CLASSES = (12, 10, 3), ("ant", "bee", "cat")
 def leave_run(root: Path, dataset: PackedDataset, model: keras.Model, name: str = "synthetic", **settings) -> RunDir:
     """Write the files that a training would leave. `name`: the name of the data set, as users give it."""
     run_dir = RunDir.create(root)
-    named = DATASETS.trust_name(name, Path.cwd())
+    named = DATASETS.allow_code_of(name, Path.cwd())
     write_whole(run_dir.config, build_config(None, {"data.dataset": named, **settings}).to_yaml())
     write_pointer(run_dir.dataset, dataset)
     write_description(run_dir.examples, dataset)

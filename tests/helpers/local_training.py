@@ -85,7 +85,7 @@ def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
     network.write_text(NETWORK_WITH_TABLE if "model.rows_from" in values else NETWORK)
     rows = random_images(64)
     dataset = pack_images(folder / "data", "synthetic", LETTERS, (*rows, *random_images(10, 1)))
-    name = NETWORKS.trust_name(f"{network}:build", folder)
+    name = NETWORKS.allow_code_of(f"{network}:build", folder)
     workers = {"single": {}, "layers": {"cluster.workers": 2}}.get(values["mode.name"], {"cluster.workers": 1})
     config = build_config(overrides=SETTINGS | {"model.name": name} | workers | values)
     run_dir = RunDir.create(folder / "run")

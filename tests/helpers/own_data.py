@@ -16,7 +16,7 @@ from ps_cluster.errors import UserError
 
 def packed(path: Path, **settings) -> tuple[PackedDataset, list[str]]:
     """Return the packed copy of the data at a path, and the lines for the user."""
-    name, lines = DATASETS.trust_name(str(path), Path.cwd()), []
+    name, lines = DATASETS.allow_code_of(str(path), Path.cwd()), []
     chosen = DATASETS[name].Settings(dataset=name, **settings)
     cache = (path.parent if path.parent.is_dir() else path) / "cache"
     return sources.resolve(chosen, cache, notify=lines.append), lines

@@ -420,7 +420,8 @@ SCALING = {
         [BEGINS, (2, scale_to(3)), (4, scale_to(4))],
         ["Scale(worker-2, )", f"{NO_ROOM_FOR_2}; starting it again in 10 s", f"AnswerScale({NO_ROOM_FOR_2}; the launcher",
          "Scale(worker-3, )",
-         f"AnswerScale(started worker-3; {NO_ROOM_FOR_2}; the launcher tries to start it again in 8 s; now 3 workers, with"],
+         f"AnswerScale(started worker-3; {NO_ROOM_FOR_2}; the launcher tries to start it again in 8 s; now 3 workers; the "
+         "learning rate is 0.44 times"],
         FROM_1_TO_4 | {"refuses": ["worker-2"]},
     ),
     "a worker that the machine has refused too often is said to be given up": Story(

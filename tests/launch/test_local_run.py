@@ -618,7 +618,7 @@ def test_a_workspace_is_entered_though_the_disk_is_full_where_there_was_one(tmp_
 def test_a_run_says_at_its_start_how_long_a_processor_without_bfloat16_will_take(overrides, found, minutes, tmp_path):
     dataset = replace(only_named("synthetic", tmp_path, 1_000, 10), name="cifar10")
     asked = build_config(overrides={"model.name": "airbench"} | overrides)
-    line = local_run.slow_line(asked, asked.with_values({"model.precision": found}), dataset)
+    line = local_run.float32_notice(asked, asked.with_values({"model.precision": found}), dataset)
     assert (line is None) if minutes is None else (minutes in line and "--model tutorial_cnn --epochs 3" in line)
 
 
@@ -654,7 +654,7 @@ def test_a_run_whose_recipe_makes_few_updates_of_a_small_data_set_says_how_many_
 ):
     asked = build_config(overrides={"data.dataset": "cifar10", "cluster.workers": 3} | overrides)
     dataset = only_named("synthetic" if name == "synthetic" else "cifar10", train=examples)
-    line = local_run.short_line(asked, asked, replace(dataset, name=name))
+    line = local_run.few_updates_notice(asked, asked, replace(dataset, name=name))
     assert (line is None) if parts is None else all(part in line for part in parts)
 
 

@@ -88,7 +88,7 @@ def of(tmp_path_factory):
     dataset = write_packed(folder / "packed", "cifar10", "real", contents_of((*train, *test)))
 
     def of(name, **settings):
-        model = NETWORKS.trust_name(f"my.py:{name}", folder)
+        model = NETWORKS.allow_code_of(f"my.py:{name}", folder)
         return build_config(None, {"model.name": model} | settings), dataset
 
     return of
@@ -191,7 +191,7 @@ def test_outputs_for_each_class_beside_float_targets_are_told_of_the_objective(t
         {"x_train": np.zeros((20, 32, 32, 3), np.uint8), "y_train": y}, OwnDataSettings(dataset="auto")
     )
     dataset = write_packed(tmp_path / "packed", "packed_images", "real", contents)
-    config = build_config(None, {"model.name": NETWORKS.trust_name("my.py:dense", tmp_path)})
+    config = build_config(None, {"model.name": NETWORKS.allow_code_of("my.py:dense", tmp_path)})
     told = "if the targets are classes, set data.objective=classification; if they are numbers to predict, end it with Dense(1)"
     assert told in answer(config, dataset).error
 

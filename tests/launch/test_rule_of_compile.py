@@ -18,7 +18,7 @@ ADAMW = NetworkFacts(optimizer={"rule": "adam", "learning_rate": 0.001, "weight_
 def of_own_network(tmp_path):
     """of_own_network(**settings) → a configuration with a network of the user, which is never built here."""
     (tmp_path / "my.py").write_text("def network():\n    raise AssertionError\n")
-    model = NETWORKS.trust_name("my.py:network", tmp_path)
+    model = NETWORKS.allow_code_of("my.py:network", tmp_path)
     return lambda **settings: build_config(None, {"model.name": model} | settings)
 
 

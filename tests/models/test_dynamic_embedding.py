@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.layers import DynamicEmbedding
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.finding_tables import find_tables
-from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
+from ps_cluster.models.keyed_rows import EMPTY, KeyedTableLayout
 from ps_cluster.training.table_limits import check_keyed
 
 KEYS = np.array([[3, -(2**62)], [2**63 - 1, 3]])
@@ -31,7 +31,7 @@ def mixed(bits):
 
 
 def test_initial_rows_and_buckets_are_splitmix64_of_seed_and_key():
-    form = KeyedRows("keys", 7, 16, 3, seed=9, scale=0.3)
+    form = KeyedTableLayout("keys", 7, 16, 3, seed=9, scale=0.3)
     keys = np.random.default_rng(0).integers(EMPTY, 2**63 - 1, 500)
     counters = mixed(keys.view(np.uint64) + mixed(np.array([9], np.uint64)))[:, None]
     bits = mixed(counters + np.arange(1, 4, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)

@@ -102,20 +102,20 @@ def frozen_end(row):
     return end(LAYERS.Dense(3)(row))
 
 
-AS_THEY_ARE = "targets in their own units (its last layer is not known to be linear)"
+IN_OWN_UNITS = "targets in their own units (its last layer is not known to be linear)"
 ENDS = {
     "two parts that are added up": (wide_and_deep, IN_DEVIATIONS, IN_DEVIATIONS),
-    "a change of an input": (lambda row: row[:, :1] + LAYERS.Dense(1)(row), AS_THEY_ARE, AS_THEY_ARE),
-    "units of the user's": (lambda row: LAYERS.Rescaling(50.0, 300.0)(LAYERS.Dense(1)(row)), AS_THEY_ARE, AS_THEY_ARE),
-    "a scale of the user's": (lambda row: LAYERS.Dense(1)(row) * 50, AS_THEY_ARE, IN_DEVIATIONS),
-    "no bias": (LAYERS.Dense(1, use_bias=False), AS_THEY_ARE, IN_DEVIATIONS),
+    "a change of an input": (lambda row: row[:, :1] + LAYERS.Dense(1)(row), IN_OWN_UNITS, IN_OWN_UNITS),
+    "units of the user's": (lambda row: LAYERS.Rescaling(50.0, 300.0)(LAYERS.Dense(1)(row)), IN_OWN_UNITS, IN_OWN_UNITS),
+    "a scale of the user's": (lambda row: LAYERS.Dense(1)(row) * 50, IN_OWN_UNITS, IN_DEVIATIONS),
+    "no bias": (LAYERS.Dense(1, use_bias=False), IN_OWN_UNITS, IN_DEVIATIONS),
     "a dot product": (
-        lambda row: LAYERS.Dot(1)([LAYERS.Dense(3)(row), LAYERS.Dense(3)(row)]), AS_THEY_ARE, IN_DEVIATIONS
+        lambda row: LAYERS.Dot(1)([LAYERS.Dense(3)(row), LAYERS.Dense(3)(row)]), IN_OWN_UNITS, IN_DEVIATIONS
     ),
     "a dot product of vectors that have no scale": (
-        lambda row: LAYERS.Dot(1)([LAYERS.Dense(3, "tanh")(row), LAYERS.Dense(3, "tanh")(row)]), AS_THEY_ARE, AS_THEY_ARE
+        lambda row: LAYERS.Dot(1)([LAYERS.Dense(3, "tanh")(row), LAYERS.Dense(3, "tanh")(row)]), IN_OWN_UNITS, IN_OWN_UNITS
     ),
-    "a frozen end": (frozen_end, AS_THEY_ARE, AS_THEY_ARE),
+    "a frozen end": (frozen_end, IN_OWN_UNITS, IN_OWN_UNITS),
     "a mean of places": (
         lambda row: LAYERS.GlobalAveragePooling1D()(LAYERS.Conv1D(1, 2)(row[..., None])), IN_DEVIATIONS, IN_DEVIATIONS
     ),
@@ -127,7 +127,7 @@ ENDS = {
         "targets in their own units (regularisers are added to the loss)",
         IN_DEVIATIONS,
     ),
-    "a recurrent cell": (lambda row: LAYERS.LSTM(1)(row[..., None]), AS_THEY_ARE, AS_THEY_ARE),
+    "a recurrent cell": (lambda row: LAYERS.LSTM(1)(row[..., None]), IN_OWN_UNITS, IN_OWN_UNITS),
 }  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def test_a_saved_model_goes_on_from_its_weights_with_the_classes_of_named_code()
     model = origin_of(TOY.read_text())
     model.save("mine.keras")
     forget_the_users_code()
-    name = NETWORKS.trust_name("mine.keras", Path.cwd())
+    name = NETWORKS.allow_code_of("mine.keras", Path.cwd())
     assert name == str(Path.cwd() / "mine.keras")
     assert (flatten(made(name).trainable_variables) == flatten(model.trainable_variables)).all()
 
@@ -98,7 +98,7 @@ def test_safe_mode_refuses_code_in_a_saved_model():
     model = keras.Sequential([keras.Input([8, 8, 1]), layer, keras.layers.Flatten(), keras.layers.Dense(3)])
     model.save("mine.keras")
     with pytest.raises(UserError, match="[Ll]ambda"):
-        made(NETWORKS.trust_name("mine.keras", Path.cwd()))
+        made(NETWORKS.allow_code_of("mine.keras", Path.cwd()))
 
 
 @keras.saving.register_keras_serializable("page")

@@ -11,7 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.layers import DynamicEmbedding
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, assign, flatten
-from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
+from ps_cluster.models.keyed_rows import EMPTY, KeyedTableLayout
 from ps_cluster.runs.checkpoints import KEYED, Checkpoint
 from ps_cluster.runs.resharding import resharded
 from ps_cluster.runs.result_rows import KeyedUse
@@ -225,7 +225,7 @@ def test_a_replay_sees_no_key():
 
 
 def test_lines_tell_of_rows_that_ended_for_want_of_room():
-    form = KeyedRows("users", 1, 2, 3, seed=0, scale=1.0)
+    form = KeyedTableLayout("users", 1, 2, 3, seed=0, scale=1.0)
     lines = TableOccupancy([form])
 
     def told(ended):

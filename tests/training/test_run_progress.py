@@ -225,7 +225,7 @@ def test_the_update_with_which_whole_epochs_are_over_is_known(every, batch, next
 
     progress, found = Progress(config, 100), []
     for _ in nexts:
-        Progress.applied = progress.next_whole_epochs
+        Progress.applied = progress.next_checkpoint_at
         found.append(Progress.applied)
     assert found == nexts
 
@@ -235,7 +235,7 @@ def test_what_a_checkpoint_holds_back_is_handed_out_in_dispatches_that_end_with_
     progress = RunProgress(build_config(overrides=settings | {"cluster.workers": 1}), 100)
     window = progress.end_of_window
     assert progress.end_of_dispatch(0, 64) == 20
-    progress.held_at = progress.next_whole_epochs
+    progress.held_at = progress.next_checkpoint_at
     assert (progress.held_at, progress.end_of_window) == (7, 7), "50 of 100 examples, 8 at once"
     assert [progress.end_of_dispatch(begin, 4) for begin in (0, 4, 7, 11)] == [4, 7, 11, 13]
     progress.held_at = 13

@@ -88,7 +88,9 @@ def _split_folders(path: Path) -> SplitNames:
     found = splits_in([*exact, *(name for name in holding if name not in exact)])
     if found is None:
         return SplitNames("")
-    return found._replace(others=tuple(name for name in there if name not in (found.train, found.test, *found.unused)))
+    return found._replace(
+        not_splits=tuple(name for name in there if name not in (found.train, found.test, *found.unused))
+    )
 
 
 class _ClassFolders:

@@ -130,7 +130,7 @@ def _files_of_splits(
     notes: tuple[str, ...] = ()
     if splits := splits_in(found):
         no_split = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
-        splits, notes = _tested_on_labels(splits._replace(others=no_split), found, target)
+        splits, notes = _tested_on_labels(splits._replace(not_splits=no_split), found, target)
         files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
         notes = (*notes, *splits.notes)
     elif tests := [name for name in found if is_split(name)]:

@@ -11,4 +11,4 @@ class Compiled(NoneMethod):
 
     name = COMPILED
     description = "the default method for the optimizer in the network's compile()"
-    takes_periods = False
+    suits_local_steps = False

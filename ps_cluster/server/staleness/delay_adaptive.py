@@ -27,7 +27,7 @@ class DelayAdaptiveCorrection(Correction[StalenessSettings]):
 class DelayAdaptiveMethod(StalenessMethod[StalenessSettings]):
     name = "delay_adaptive"
     description = "a gradient whose staleness is at least the number of workers counts for less"
-    takes_periods = True
+    suits_local_steps = True
     correction = DelayAdaptiveCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:

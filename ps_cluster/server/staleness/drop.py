@@ -51,7 +51,7 @@ class DropCorrection(Correction[DropSettings]):
 class DropMethod(StalenessMethod[DropSettings]):
     name = "drop"
     description = "a gradient that is too many versions old is dropped, and its step computed again"
-    takes_periods = True
+    suits_local_steps = True
     Settings = DropSettings
     correction = DropCorrection
 

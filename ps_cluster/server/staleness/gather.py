@@ -49,7 +49,7 @@ class GatherCorrection(Correction[GatherSettings]):
 class GatherMethod(StalenessMethod[GatherSettings]):
     name = "gather"
     description = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
-    takes_periods = True
+    suits_local_steps = True
     Settings = GatherSettings
     correction = GatherCorrection
 

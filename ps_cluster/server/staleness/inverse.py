@@ -46,7 +46,7 @@ class InverseCorrection(Correction[InverseSettings]):
 class InverseMethod(StalenessMethod[InverseSettings]):
     name = "inverse"
     description = "a gradient counts for 1 / staleness"
-    takes_periods = works_by_row = True
+    suits_local_steps = works_by_row = True
     Settings = InverseSettings
     correction = InverseCorrection
 

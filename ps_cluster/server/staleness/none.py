@@ -11,7 +11,7 @@ class NoneMethod(StalenessMethod[StalenessSettings]):
     name = "none"
     description = "stale gradients are applied unchanged"
     correction: type[Correction[StalenessSettings]] = Correction
-    takes_periods = works_by_row = True
+    suits_local_steps = works_by_row = True
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged."""

@@ -42,7 +42,7 @@ class BenchArm:
       arguments: arguments of the module after the run directory.
       values: settings of this arm, by dotted key.
       can_be_slow: whether `cluster.straggler` slows down workers of this arm.
-      slowed: for an arm with slow workers, the name of the same arm without slow workers; otherwise None.
+      same_without_stragglers: for an arm with slow workers, the name of the same arm without slow workers; otherwise None.
       ideal: for an arm with slow workers, the rate of an ideal cluster divided by its rate without slow workers. In an
         ideal cluster, no worker waits for a slow one.
       torch: whether the arm needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images
@@ -55,7 +55,7 @@ class BenchArm:
     arguments: tuple[str, ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
     can_be_slow: bool = False
-    slowed: str | None = None
+    same_without_stragglers: str | None = None
     ideal: float = 1.0
     torch: bool = False
     python: str = sys.executable
@@ -152,7 +152,9 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
         if arm.can_be_slow:
             ideal = 1 - lost / int(str(arm.values.get("cluster.workers", workers)))
             values = {**arm.values, "cluster.straggler": straggler}
-            found.append(replace(arm, name=f"{arm.name}+straggler", values=values, slowed=arm.name, ideal=ideal))
+            found.append(
+                replace(arm, name=f"{arm.name}+straggler", values=values, same_without_stragglers=arm.name, ideal=ideal)
+            )
     return found
 
 

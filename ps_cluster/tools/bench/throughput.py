@@ -106,7 +106,7 @@ def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
 
     Return None for an arm that is not slowed.
     """
-    return ratios(rates, arm.name, arm.slowed) if arm.slowed else None
+    return ratios(rates, arm.name, arm.same_without_stragglers) if arm.same_without_stragglers else None
 
 
 def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
@@ -206,13 +206,13 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     first = first_of(arms).name
 
     def first_to(rates: Rates, arm: BenchArm) -> list[float] | None:
-        return None if arm.name == first or arm.slowed else ratios(rates, first, arm.name)
+        return None if arm.name == first or arm.same_without_stragglers else ratios(rates, first, arm.name)
 
     columns = [
         Column("rate", f"{unit}/s", ",.0f", rates_of),
         Column("first_to_this", f"{first} ÷ this", ".2f", first_to),
     ]
-    if any(arm.slowed for arm in arms):
+    if any(arm.same_without_stragglers for arm in arms):
         columns += [
             Column("share_kept", "share kept", ".2f", kept),
             Column("share_of_ideal", "kept ÷ ideal", ".2f", kept_of_ideal),
@@ -238,9 +238,9 @@ def print_table(benchmark: Benchmark, results: Sequence[Result], console: Consol
     console.width = max(console.width, 200)  # A narrower terminal breaks lines, but cuts no figure.
     console.print(table, highlight=False)
     for arm in results[0].arms:
-        if arm.slowed:
-            ratio = f"the rate of {arm.name} ÷ that of {arm.slowed}"
-            share = f"share of its rate that {arm.slowed} keeps with slow workers: {ratio}"
+        if arm.same_without_stragglers:
+            ratio = f"the rate of {arm.name} ÷ that of {arm.same_without_stragglers}"
+            share = f"share of its rate that {arm.same_without_stragglers} keeps with slow workers: {ratio}"
             console.print(f"{share}; an ideal cluster would keep {arm.ideal:.2f}", highlight=False)
 
 

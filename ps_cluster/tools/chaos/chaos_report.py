@@ -28,7 +28,7 @@ class Injected:
     kind: str
     victims: tuple[str, ...]
     time: float
-    whole_cluster: bool
+    restarts_whole_cluster: bool
     recovery_s: float | None = None
 
 
@@ -188,7 +188,7 @@ def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
     if report.hosted:
         yield from _facts_of_hosts(report.hosted, report.restarts or {})
     elif restarts is not None:
-        required = with_noun(sum(fault.whole_cluster for fault in report.faults), "fault")
+        required = with_noun(sum(fault.restarts_whole_cluster for fault in report.faults), "fault")
         by_launcher, by_resume = with_noun(restarts, "time"), with_noun(report.resumes, "time")
         yield (
             "cluster",

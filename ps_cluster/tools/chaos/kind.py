@@ -39,7 +39,7 @@ class Scene:
 
     Attributes:
       victims: the pid of each task to hit.
-      whole_cluster: whether chief, parameter servers and workers should restart.
+      restarts_whole_cluster: whether chief, parameter servers and workers should restart.
       last_row: the newest progress row.
       now: returns monotonic seconds.
       kill: sends a signal to a process, as `os.kill`.
@@ -50,7 +50,7 @@ class Scene:
 
     run: Run
     victims: Pids
-    whole_cluster: bool
+    restarts_whole_cluster: bool
     last_row: ProgressRow | None
     now: Callable[[], float]
     kill: Callable[[int, int], None]
@@ -81,7 +81,7 @@ class Scene:
 
     def signs_after_deaths(self, fault_time: float, victims: Pids | None = None) -> list[Sign]:
         """Return the signs of recovery from the death of `victims`, by default the victims of the scene."""
-        signs: list[Sign] = [TrainingBack(fault_time)] if self.whole_cluster else []
+        signs: list[Sign] = [TrainingBack(fault_time)] if self.restarts_whole_cluster else []
         for victim, pid in (self.victims if victims is None else victims).items():
             if victim.type == WORKER:
                 signs.append(self.worker_back(victim, pid))
@@ -128,7 +128,7 @@ class FaultKind(Named, ABC):
         of_type = ([task for task in tasks if task.type == victim] for victim in self.victims)
         return tuple(map(source.choice, of_type))
 
-    def whole_cluster(self, on_death: OnDeaths) -> bool:
+    def restarts_whole_cluster(self, on_death: OnDeaths) -> bool:
         """Return whether the fault makes chief, parameter servers and workers restart from a snapshot."""
         return False
 
@@ -151,8 +151,8 @@ class FaultKind(Named, ABC):
 class Death(FaultKind):
     """A kind of fault whose victims die. The mode's `on_death` table says which tasks restart after a death."""
 
-    def whole_cluster(self, on_death: OnDeaths) -> bool:
-        return any(on_death[victim].whole_cluster for victim in self.victims)
+    def restarts_whole_cluster(self, on_death: OnDeaths) -> bool:
+        return any(on_death[victim].restarts_whole_cluster for victim in self.victims)
 
 
 class Lasting(FaultKind):
@@ -180,10 +180,12 @@ class Fault:
     kind: FaultKind
     victims: tuple[Task, ...]
     pause_s: float
-    whole_cluster: bool  # whether the fault makes chief, parameter servers and workers restart
+    restarts_whole_cluster: bool  # whether the fault makes chief, parameter servers and workers restart
 
 
 def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
     """Return a fault of this kind. Its victims and pause are drawn from `source`."""
     victims = kind.choose(source, tasks)
-    return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))
+    return Fault(
+        kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.restarts_whole_cluster(on_death)
+    )

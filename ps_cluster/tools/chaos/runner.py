@@ -91,12 +91,12 @@ class Runner:
 
         self._wait_for(all_run, self.bounds.recovery_s, f"{names} did not run")
         self._new_rows()
-        injected = Injected(fault.kind.name, tuple(map(str, fault.victims)), self.clock(), fault.whole_cluster)
+        injected = Injected(fault.kind.name, tuple(map(str, fault.victims)), self.clock(), fault.restarts_whole_cluster)
         self.injected.append(injected)
         scene = Scene(
             run=self.run,
             victims={victim: running[victim] for victim in fault.victims},
-            whole_cluster=fault.whole_cluster,
+            restarts_whole_cluster=fault.restarts_whole_cluster,
             last_row=self._last_row,
             now=self.clock,
             kill=self.kill,
@@ -137,8 +137,8 @@ class Runner:
     def _pause(self, fault: Fault) -> None:
         """Let the run train undisturbed for a while before `fault`."""
         until = self.clock() + fault.pause_s
-        if fault.whole_cluster:
-            before = [injected.time for injected in self.injected if injected.whole_cluster]
+        if fault.restarts_whole_cluster:
+            before = [injected.time for injected in self.injected if injected.restarts_whole_cluster]
             until = max([until, *(time_s + self.bounds.whole_cluster_spacing_s for time_s in before)])
         self._wait_for(lambda: self.clock() >= until, math.inf, "the clock did not advance")
 

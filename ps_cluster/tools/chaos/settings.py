@@ -133,7 +133,7 @@ class ChaosSettings:
         `kinds`: at least one.
         """
         source, on_death = random.Random(self.seed), MODES[self.mode].cluster.on_death
-        groups = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
+        groups = [[kind for kind in kinds if kind.restarts_whole_cluster(on_death) is whole] for whole in (True, False)]
         decks = [_shuffled(source, group) for group in source.sample(groups, 2) if group]
         for deck in itertools.islice(itertools.cycle(decks), self.faults if self.minutes is None else None):
             yield make_fault(next(deck), source, self.topology.tasks, on_death)

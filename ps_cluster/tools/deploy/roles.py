@@ -80,7 +80,7 @@ def roles_of(
         Role(
             type=kind,
             count=counts[kind],
-            alone=not mode.cluster.on_death[kind].whole_cluster,
+            alone=not mode.cluster.on_death[kind].restarts_whole_cluster,
             leads=kind == leader,
             shares=shared_by_all or kind in (leader, EVALUATOR),
             grace_s=_GRACE_S + (drain_s if kind == leader else 0),

@@ -44,12 +44,12 @@ class Product(BaseModel):
     error: float
 
 
-def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Finding:
-    """Multiply a matrix on each GPU, in a separate process. `there`: the GPUs; None means those of this machine."""
-    there = usable_gpus(os.environ) if there is None else there
-    if not there:
+def gpus(devices: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Finding:
+    """Multiply a matrix on each GPU, in a separate process. `devices`: the GPUs; None means those of this machine."""
+    devices = usable_gpus(os.environ) if devices is None else devices
+    if not devices:
         return ok("none, so training runs on the CPU")
-    count = f"{len(there)} GPU{'s' * (len(there) > 1)}"
+    count = f"{len(devices)} GPU{'s' * (len(devices) > 1)}"
     env = environment.for_tensorflow(environment_with_package(os.environ), on_gpus=True)
     try:
         ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=MULTIPLY_S, env=env)
@@ -70,7 +70,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
         return fail(
             f"{each}; the product of {', '.join(wrong)} is wrong", "do not use it: the GPU or its driver is broken"
         )
-    if len(products) < len(there):
+    if len(products) < len(devices):
         return warn(
             f"{count}, of which TensorFlow sees {len(products)}: {each}", "see if the other GPUs work (nvidia-smi)"
         )

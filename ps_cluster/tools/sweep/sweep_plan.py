@@ -90,7 +90,7 @@ def _with_absolute_paths(folder: Path, vary: Mapping[str, object]) -> dict[str, 
         values = vary[key]
         names = [name.strip() for name in values.split(",")] if isinstance(values, str) else values
         if isinstance(names, list):
-            name_of = CHOICE_BY_SETTING[key].kinds.trust_name
+            name_of = CHOICE_BY_SETTING[key].kinds.allow_code_of
             whole[key] = [name_of(name, folder) if isinstance(name, str) else name for name in names]
     return whole
 

@@ -253,7 +253,7 @@ class Bounded(DefaultMode):
         computes the step again. See also `steps_graph`.
         """
         computation = TimedComputation(compute, config, store)
-        shard = store.only(BoundedShard)
+        shard = store.only_shard(BoundedShard)
 
         def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
             identity = WorkerIdentity.read()

@@ -146,9 +146,9 @@ class Diloco(OuterMode):
                 f"many as mode.local_steps, {settings.local_steps}; cluster.parameter_servers is {servers}"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
-        if not method.takes_periods or (method.drops and settings.fragments):
-            suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
-            fragmented = " with mode.fragments" if method.takes_periods else ""
+        if not method.suits_local_steps or (method.drops and settings.fragments):
+            suitable = [one.name for one in METHODS if one.suits_local_steps and not (one.drops and settings.fragments)]
+            fragmented = " with mode.fragments" if method.suits_local_steps else ""
             raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} supports {join_names(suitable)}")
         every, spread = self.momentum_period_and_spread(config)
         if spread > 1 / every:
@@ -160,9 +160,9 @@ class Diloco(OuterMode):
         # With fragments, a worker also keeps the weights that it has pulled.
         return super().worker_vectors(config) + DilocoSettings.of(config).fragments
 
-    def batches_of_row(self, config: RunConfig, shard: int) -> int:
+    def batches_in_ledger_row(self, config: RunConfig, shard: int) -> int:
         if not DilocoSettings.of(config).fragments:
-            return super().batches_of_row(config, shard)
+            return super().batches_in_ledger_row(config, shard)
         return batches_before_exchange(config.batches_per_step, shard, config.shards)
 
     def takes_fewer_batches(self, config: RunConfig) -> bool:

@@ -162,7 +162,7 @@ class Elastic(LocalMode):
     Settings = ElasticSettings
     cluster = ClusterShape(
         pins_workers=True,
-        fixed_workers=(
+        why_workers_are_fixed=(
             "a worker that came later would pull the centre back to the first weights, and would change the moving rate, "
             "beta / workers"
         ),

@@ -12,6 +12,6 @@ class Single(DefaultMode):
 
     name = "single"
     description = "one process trains alone"
-    cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has no workers")
+    cluster = ClusterShape(types=(CHIEF,), why_workers_are_fixed="it has no workers")
     synchrony = Synchrony(is_stale=False)
     has_tables = True

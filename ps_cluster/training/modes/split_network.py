@@ -29,18 +29,18 @@ class SplitSettings(ModeSettings):
     )
 
 
-def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape:
+def split_cluster(splits: Splits, flow: str, why_workers_are_fixed: str) -> ClusterShape:
     """Return the shape of the cluster of a mode in which each worker holds a part of one network.
 
     Args:
       splits: how the network is divided: by "layers" or by "width".
       flow: what the workers send to each other.
-      fixed_workers: a text for messages that says why the number of workers can't change during a run.
+      why_workers_are_fixed: a text for messages that says why the number of workers can't change during a run.
     """
     return ClusterShape(
         types=(CHIEF, WORKER),
         flows=(Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, flow)),
-        fixed_workers=fixed_workers,
+        why_workers_are_fixed=why_workers_are_fixed,
         # A step needs every worker, and the weights of a dead worker are lost.
         on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
         splits=splits,

@@ -48,7 +48,7 @@ class Sync(DefaultMode):
     cluster = ClusterShape(
         types=(WORKER,),
         flows=(Flow(WORKER, WORKER, "parts of gradients, in a ring"),),
-        fixed_workers="each all-reduce needs all workers",
+        why_workers_are_fixed="each all-reduce needs all workers",
         # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
         on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
     )

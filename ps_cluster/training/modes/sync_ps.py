@@ -194,9 +194,9 @@ class SyncPs(DefaultMode):
     has_tables = True
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
-        fixed_workers="every worker takes one step in each round",
+        why_workers_are_fixed="every worker takes one step in each round",
         # A round has a place for every worker, so it would wait for ever for a worker that is not restarted.
-        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
+        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, restarts_whole_cluster=False, dispensable=False)},
     )
     synchrony = Synchrony(waits=Waits.IN_ROUNDS, is_stale=False)
     shard = RoundShard
@@ -209,7 +209,7 @@ class SyncPs(DefaultMode):
         this version.
         """
         computation = TimedComputation(compute, config, store)
-        shard = store.only(RoundShard)
+        shard = store.only_shard(RoundShard)
 
         def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> RoundStart:
             """Wait for the next round, and pull its parameters.

@@ -100,9 +100,9 @@ def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it()
 def test_what_a_slowed_arm_keeps_is_shown_beside_the_ideal():
     chosen = arms.with_straggler([arms.CLUSTER], "2:5x", workers=3)
     rates = {"cluster": [300.0, 100.0, 100.0], "cluster+straggler": [220.0, 55.0, 66.0]}
-    _, slowed = chosen
-    assert throughput.kept(rates, slowed) == pytest.approx([2.2 / 3, 0.55, 0.66])
-    assert throughput.kept_of_ideal(rates, slowed) == pytest.approx([1, 0.75, 0.9])
+    _, same_without_stragglers = chosen
+    assert throughput.kept(rates, same_without_stragglers) == pytest.approx([2.2 / 3, 0.55, 0.66])
+    assert throughput.kept_of_ideal(rates, same_without_stragglers) == pytest.approx([1, 0.75, 0.9])
     *_, line, last = printed(chosen, {"network": "airbench", "precision": "float32"}, rates).splitlines()
     assert line.split()[2:] == ["cluster+straggler", "66", "(55–220)", "0.66", "(0.55–0.73)", "0.90", "(0.75–1.00)"]
     assert last == (

@@ -149,7 +149,7 @@ def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
 def test_every_kind_comes_soon_and_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
     faults = first(40, seed, mode)
     assert {fault.kind for fault in faults[:20]} == set(possible(mode))
-    assert all(one.whole_cluster != following.whole_cluster for one, following in pairwise(faults))
+    assert all(one.restarts_whole_cluster != following.restarts_whole_cluster for one, following in pairwise(faults))
 
 
 class Picky(Signalled):
@@ -187,7 +187,7 @@ def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chie
     assert refused["kill ps"] == "mode sync has no ps"
     assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
     assert all("ps" in name or "chief" in name for name in refused)
-    assert FAULTS["kill worker"].whole_cluster(MODES["sync"].cluster.on_death)
+    assert FAULTS["kill worker"].restarts_whole_cluster(MODES["sync"].cluster.on_death)
 
 
 class Failing:
@@ -220,6 +220,6 @@ def test_a_damaged_file_of_the_run_is_a_problem_in_the_report(tmp_path):
 
 def test_a_network_of_the_user_keeps_the_rate_of_its_compile(tmp_path):
     (tmp_path / "my.py").write_text("def network():\n    raise AssertionError('nobody builds it here')\n")
-    settings = ChaosSettings(model=NETWORKS.trust_name("my.py:network", tmp_path))
+    settings = ChaosSettings(model=NETWORKS.allow_code_of("my.py:network", tmp_path))
     assert not any("learning_rate" in option for option in settings.run_options({}))
     assert any("learning_rate" in option for option in ChaosSettings().run_options({}))

@@ -311,7 +311,7 @@ def trained_configs(given):
 
 def test_rates_of_a_compiled_network_are_scaled_from_the_rate_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
-    settings = EPOCHS | {"model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
+    settings = EPOCHS | {"model.name": NETWORKS.allow_code_of("my.py:build", tmp_path)}
     own = arms("bounded", **{"optimizer.learning_rate": 0.5, "mode.max_staleness": 2})  # of no other arm
     given = comparison(settings, arms=[*own, *arms("async", "sync")], batches=PER_WORKER)
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1, "weight_decay": 0.0})
@@ -331,7 +331,7 @@ def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_numb
     tmp_path, monkeypatch, trained
 ):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
-    settings = EPOCHS | {"model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
+    settings = EPOCHS | {"model.name": NETWORKS.allow_code_of("my.py:build", tmp_path)}
     cosine = {
         "kind": "keras",
         "function": "CosineDecay",

@@ -71,7 +71,7 @@ WRONG = '{"name": "GPU:1", "model": "A100", "ms": 0.25, "error": 0.5}'
 
 
 @pytest.mark.parametrize(
-    ("there", "argv", "status", "message"),
+    ("devices", "argv", "status", "message"),
     [
         (("0",), prints(GOOD), OK, ["GPU:0 A100 multiplies in 0.2 ms"]),
         (("0",), prints(), WARN, ["1 GPU, and TensorFlow sees none", "pip install 'tensorflow[and-cuda]=="]),
@@ -81,8 +81,8 @@ WRONG = '{"name": "GPU:1", "model": "A100", "ms": 0.25, "error": 0.5}'
         (("0",), (sys.executable, "-c", "raise SystemExit('no kernel image')"), FAIL, ["1 GPU: no kernel image"]),
     ],
 )
-def test_gpus_that_tensorflow_does_not_see_or_that_compute_something_else_are_told(there, argv, status, message):
-    answer(gpus(there, argv), status, *message)
+def test_gpus_that_tensorflow_does_not_see_or_that_compute_something_else_are_told(devices, argv, status, message):
+    answer(gpus(devices, argv), status, *message)
 
 
 LOCK = """# a comment

@@ -44,7 +44,7 @@ class FullAtLastCheckpoint(_SmallDisk):
 
     name = "disk full at the last checkpoint"
 
-    def whole_cluster(self, on_death: OnDeaths) -> bool:
+    def restarts_whole_cluster(self, on_death: OnDeaths) -> bool:
         return True
 
     def inject(self, scene: Scene) -> Injection:

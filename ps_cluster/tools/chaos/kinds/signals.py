@@ -83,7 +83,7 @@ class HangUp(FaultKind):
 
     name = "hang up"
 
-    def whole_cluster(self, on_death: OnDeaths) -> bool:
+    def restarts_whole_cluster(self, on_death: OnDeaths) -> bool:
         return True
 
     def why_not(self, run: Run) -> str | None:
