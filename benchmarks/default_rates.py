@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -39,6 +39,14 @@ RATES = {
 }  # fmt: skip
 
 
+class Search(NamedTuple):
+    """What is compared for a network on a data set: how long it trains, and the rules."""
+
+    network: str
+    work: Work
+    rules: tuple[Rule, ...]
+
+
 def _on_images(epochs: float) -> Work:
     settings = {
         "data.dataset": "cifar10", "model.precision": "bfloat16", "training.epochs": epochs, "checkpoints.every_epochs": epochs
@@ -46,13 +54,19 @@ def _on_images(epochs: float) -> Work:
     return Work(settings, "accuracy [%]", 100.0, held_out=5_000, rates=RATES)
 
 
-SEARCHED: dict[str, tuple[Work, tuple[Rule, ...]]] = {
-    "byte_lm": (WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
-    "cifar_tf_cnn": (_on_images(2.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
-    "resnet_small": (_on_images(2.0), (NESTEROV, MUON_WITHOUT_DECAY)),
-    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY, MUON_OF_DENSE)),
+ON_A_TABLE = Work(
+    {"model.precision": "float32", "training.epochs": 4.0, "checkpoints.every_epochs": 4.0},
+    "accuracy [%]", 100.0, held_out=5_000, rates=RATES,
+)  # fmt: skip
+"""People, with numbers and categories (data set Adult, from `benchmarks/recommenders.py`)."""
+SEARCHED = {
+    "byte_lm": Search("byte_lm", WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
+    "cifar_tf_cnn": Search("cifar_tf_cnn", _on_images(2.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
+    "resnet_small": Search("resnet_small", _on_images(2.0), (NESTEROV, MUON_WITHOUT_DECAY)),
+    "mlp": Search("mlp", _on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY, MUON_OF_DENSE)),
+    "mlp on a table": Search("mlp", ON_A_TABLE, (ADAM, PREDICT, MUON_OF_DENSE)),
 }
-"""Name of a network → how long it trains, and the rules that are compared."""
+"""Name of a search → what is compared."""
 COLUMNS = {
     "network": Column(heading="network"),
     "modes": Column(heading="modes"),
@@ -62,46 +76,46 @@ COLUMNS = {
 }
 
 
-def arm(network: str, rule: Rule, kind: str) -> Arm:
+def arm(search: str, rule: Rule, kind: str) -> Arm:
     """Return the arm of a study that finds the learning rate and the momentum of a rule. `kind`: a key of KINDS."""
-    work, _ = SEARCHED[network]
+    network, work, _ = SEARCHED[search]
     one = arm_of(work, network, rule, staleness=WORKERS - 1 if kind == "stale" else 0)
+    one = replace(one, name=one.name.replace(network, search, 1))
     if kind != "sync":
         return one
     batch = WORKERS * work.batch
     return replace(
         one,
-        name=f"{network}: {rule.name}, batches of {batch}",
+        name=f"{search}: {rule.name}, batches of {batch}",
         settings={**one.settings, "training.batch_size_per_worker": batch},
     )
 
 
-def arms_of(network: str) -> dict[tuple[str, str], Arm]:
-    """Return the arms of a network's study, by the kind of training (a key of KINDS) and the name of the rule.
+def arms_of(search: str) -> dict[tuple[str, str], Arm]:
+    """Return the arms of a search, by the kind of training (a key of KINDS) and the name of the rule.
 
     A rule with a staleness method is searched for stale gradients only.
     """
-    _, rules = SEARCHED[network]
     return {
-        (kind, rule.name): arm(network, rule, kind)
-        for kind, rule in product(KINDS, rules)
+        (kind, rule.name): arm(search, rule, kind)
+        for kind, rule in product(KINDS, SEARCHED[search].rules)
         if kind == "stale" or not rule.method
     }
 
 
-def study_of(network: str, record: Path) -> Study:
-    """Return the study that searches the rates of a network.
+def study_of(search: str, record: Path) -> Study:
+    """Return the study of a search (a key of SEARCHED).
 
     It also uses the trials of `benchmarks/staleness_chart.py` and `benchmarks/delay_of_one.py`.
     """
     others = [RECORDS / "staleness_trials.json", RECORDS / "delay_trials.json"]
-    return Study(record, list(arms_of(network).values()), used_again=others)
+    return Study(record, list(arms_of(search).values()), used_again=others)
 
 
-def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
+def rows_of(search: str, record: Path) -> list[dict[str, Any]]:
     """Return a row with the best rate and momentum for each rule and kind of training whose search is complete."""
-    study, rows = study_of(network, record), list[dict[str, Any]]()
-    for (kind, rule), one in arms_of(network).items():
+    study, rows = study_of(search, record), list[dict[str, Any]]()
+    for (kind, rule), one in arms_of(search).items():
         tried = study.tried(one)
         if one.missing(tried):
             continue
@@ -109,7 +123,7 @@ def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
         score = tried[best]
         rows.append(
             {
-                "network": network,
+                "network": search,
                 "modes": KINDS[kind],
                 "rule": rule,
                 "chosen": best.text,
@@ -121,24 +135,28 @@ def rows_of(network: str, record: Path) -> list[dict[str, Any]]:
 
 def draw(record: Path) -> None:
     """Print a table of the best rates and momenta by the trials in a record, and write the table beside the record."""
-    rows = [row for network in SEARCHED for row in rows_of(network, record)]
+    rows = [row for search in SEARCHED for row in rows_of(search, record)]
     print_table(keep(record.with_name("default_rates.json"), rows, COLUMNS))
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--network", type=click.Choice(list(SEARCHED)), help="The network to train.")
+@click.option("--network", "search", type=click.Choice(list(SEARCHED)), help="The network to train.")
 @DATA_DIR
 @click.option("--record", type=OUTPUT_FILE, default=RECORDS / "rate_trials.json", help="Where all trials are kept.")
 @AT_A_TIME
 @click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the choices of the record.")
-def main(network: str | None, data_dir: Path | None, record: Path, at_a_time: int, only_draw: bool) -> None:
+def main(search: str | None, data_dir: Path | None, record: Path, at_a_time: int, only_draw: bool) -> None:
     """Choose the rates of a network's recipe on held-out examples, or print the choices of a record."""
     if only_draw:
         return draw(record)
-    if network is None:
+    if search is None:
         raise UserError("--network: give one, or --draw")
     data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
-    study_of(network, record).train(0, at_a_time, data)
+    if SEARCHED[search].work is ON_A_TABLE:
+        from benchmarks.recommenders import PROGRAMS, data_of  # imports Keras, which nothing else here needs
+
+        data = {"data.dataset": f"{data_of(PROGRAMS['adult'])}", "data.target": "income"}
+    study_of(search, record).train(0, at_a_time, data)
 
 
 if __name__ == "__main__":

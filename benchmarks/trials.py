@@ -306,9 +306,9 @@ class Study:
         print_line(f"{arm.name}, {choice}, seed {seed}: {score}")
 
     def keep(self, trial: Trial) -> None:
-        """Add a trial to the record, which then holds all trials."""
+        """Add a trial to the record, which may also have new trials of another process."""
         with self._lock:
-            self._trials.append(trial)
+            self._trials = [*(_trials_in(self._record) if self._record.exists() else []), trial]
             keep(self._record, [one.model_dump() for one in self._trials], COLUMNS)
 
 

@@ -22,13 +22,14 @@ def searched(arm, best, score, tmp_path):
     return record
 
 
-@pytest.mark.parametrize("network", SEARCHED)
-def test_each_arm_has_its_own_name_and_settings_that_fit_together(network):
-    arms = arms_of(network)
-    assert len({one.name for one in arms.values()}) == len(arms)
+@pytest.mark.parametrize("search", SEARCHED)
+def test_each_arm_has_its_own_name_and_settings_that_fit_together(search):
+    arms = arms_of(search)
+    others = [one for other in SEARCHED if other != search for one in arms_of(other).values()]
+    assert len({one.name for one in (*arms.values(), *others)}) == len(arms) + len(others)
     for (kind, _), one in arms.items():
         config = build_config(None, {**one.settings, "optimizer.learning_rate": one.rates[0]})
-        work, _ = SEARCHED[network]
+        _, work, _ = SEARCHED[search]
         assert config.training.batch_size_per_worker == work.batch * (3 if kind == "sync" else 1)
         assert (config.mode.name == "async") == (kind == "stale")
 

@@ -74,10 +74,13 @@ def test_choices_are_made_before_final_trials_and_seeds_are_trained_in_turns(tmp
 
 
 def test_a_study_never_overwrites_trials_that_another_one_has_kept(tmp_path):
-    """As when a study continues for another network in the same record."""
-    study(tmp_path, [arm("a", ())], trial("a", 0.1, 0, 100, 0.5))
+    """As when two studies train different networks with the same record, one after the other or at the same time."""
+    first = study(tmp_path, [arm("a", ())], trial("a", 0.1, 0, 100, 0.5))
     both = study(tmp_path, [arm("b", ())], trial("b", 0.1, 0, 100, 0.5))
-    assert both.tried(arm("a", ())) and both.tried(arm("b", ()))
+    first.keep(trial("a", 0.2, 0, 100, 0.5))
+    assert len(first.tried(arm("a", ()))) == 2 and first.tried(arm("b", ()))
+    both.keep(trial("b", 0.2, 0, 100, 0.5))
+    assert len(both.tried(arm("a", ()))) == 2 and len(both.tried(arm("b", ()))) == 2
 
 
 COPIES_A_RUN = """import pathlib, shutil, sys
