@@ -56,7 +56,7 @@ def last_row(path: Path, model: type[Model]) -> Model | None:
 
 
 def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
-    """Return at most `most` rows, evenly spaced over the lines of a file, and the last row.
+    """Return at most `most` rows, evenly spaced over the lines of a file, plus the last row if it is not one of them.
 
     Only the chosen rows are parsed. Since parsing takes most of the time, a file with the rows of a day takes about as
     long as a file with those of a minute. Lines that are not rows are skipped. If the file can't be read, return [].
@@ -93,7 +93,7 @@ class RowTail(Generic[Model]):
     def skip(self, up_to_last: int = 0) -> None:
         """Skip the present content except its last `up_to_last` bytes.
 
-        If they begin in the middle of a line, the rest of this line is not a row.
+        If these bytes begin in the middle of a line, the rest of this line does not count as a row.
         """
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)

@@ -24,7 +24,7 @@ def check_file(path: Path) -> None:
 def check_folder(path: Path, folder: Path | None = None) -> None:
     """Raise Malformed if files can't be written into the folder `path`. Missing folders are no obstacle.
 
-    `folder`: only if `path` is to be a file: the folder of this file.
+    `check_file` calls this with the path of a file, and with the folder of the file as `folder`.
     """
     refuse_address(str(path))
     if "\0" in str(path):

@@ -51,7 +51,8 @@ def check_fence() -> None:
 def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
     """Write a temporary file and rename it to `path`, so that readers see the old file or the new one, never a part.
 
-    `lasting`: flush the file to the disk first. A file that is replaced twice a second need not survive a power failure.
+    `lasting`: flush the file to the disk first, so that it survives a power failure. Set False for a file that is
+    replaced very often.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with create_beside(path, lasting=lasting) as file:
@@ -98,8 +99,8 @@ def create_text_beside(path: Path) -> Iterator[TextIO]:
 def path_beside(path: Path) -> Iterator[Path]:
     """Yield the path of a file that the block has to write. It is renamed to `path` if the block ends without an error.
 
-    Otherwise it is removed. Use this for libraries that open the file themselves and choose its format by the suffix,
-    which is the suffix of `path`. The file is not locked, so `remove_leftovers` ignores it.
+    Otherwise it is removed. Use this for libraries that open the file themselves and choose its format by its suffix.
+    The file has the same suffix as `path`. It is not locked, so `remove_leftovers` ignores it.
     """
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
     try:

@@ -169,7 +169,9 @@ def _plain(text: str) -> Any:
     if values.is_decimal(text):
         return values.parse_decimal(text)
     if _DOUBTFUL.fullmatch(text):
-        raise Malformed(f"{text!r:.60} is not a plain decimal number: write it as one, or in quotes if it is text")
+        raise Malformed(
+            f"{text!r:.60} is not a plain decimal number: write the number in decimal, or put text in quotes"
+        )
     return text
 
 

@@ -21,7 +21,10 @@ BLOCK_NUMBERS = 2**21
 
 
 class RowRange(NamedTuple):
-    """Describes a part of a shard's vector: every `step`-th row in a range of the vector of the whole network."""
+    """Describes a part of a shard's vector: a range of the network's vector, or every `step`-th row of such a range.
+
+    A row is `width` consecutive weights, such as a row of an embedding table.
+    """
 
     begin: int  # the range from `begin` to `end` consists of rows
     end: int

@@ -109,8 +109,8 @@ class InitialState:
 def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
     """Return, for each shard, the position in the vector of all weights where the shard ends.
 
-    Shard by shard, the remaining weights are divided equally among the remaining shards. An end that falls inside a
-    matrix is moved to the beginning or the end of this matrix.
+    Each shard gets about the same number of weights. An end that falls inside a matrix is moved to the beginning or the
+    end of this matrix, and the shards after it share the remaining weights equally.
 
     Args:
       length: the number of all weights.

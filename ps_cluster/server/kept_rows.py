@@ -1,6 +1,6 @@
-"""Keep the rows of embedding tables that an update reads and changes, so that the evaluator can compute it again.
+"""Keep the rows of embedding tables that a sampled update reads and changes.
 
-`UpdateSamples` does the same for all other values.
+The evaluator computes such an update again, to check it. `UpdateSamples` keeps all other values of the update.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ NEVER = math.inf
 class RateOfMoreWorkers:
     """Lowers the learning rate while more workers take part than at the beginning of training.
 
-    With W workers, the mean staleness is W - 1. Which minima are stable depends on learning rate x (staleness + 1): for
+    With W workers, the mean staleness is W - 1. Which minima are stable depends on learning rate * (staleness + 1): for
     large delays, the rate that keeps the same minima stable is inversely proportional to the delay (Giladi et al. 2020,
     "At Stability's Edge", arXiv:1909.12340). The learning rate of a run suits the W workers with which it began. With
     more workers the loss jumps and stays higher. So while n > W workers take part, the rate is multiplied by (W / n)^2.
@@ -22,7 +22,7 @@ class RateOfMoreWorkers:
 
     The factor falls at once, with the first gradient of a new worker. When workers leave, each update multiplies it by
     1 + 1 / RATE_RETURNS_OVER, until it suits the remaining workers. With W workers or fewer it is 1. A worker counts as
-    having left once TAKES_PART_FOR x N updates by other workers have followed its last update, where N is the number
+    having left once TAKES_PART_FOR * N updates by other workers have followed its last update, where N is the number
     of workers that have ever taken part, or W if that is more.
 
     Create it on the shard's device, and call it in the shard's critical section.

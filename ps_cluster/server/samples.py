@@ -219,7 +219,7 @@ class UpdateSamples:
         Args:
           update, worker, version: as for `keep_given`. The version is the one that the worker has pulled.
           gradient: float32 [n], as received.
-          fresh: float32 [m], the step's part of the new statistics, as in `Push`.
+          fresh: float32 [m], the term that the step adds to the moving statistics (`ParameterShard.update_statistics`).
           change: changes the weights, and returns the new version, int64 [].
           rows: the gradients of rows of embedding tables, as received.
         """

@@ -254,7 +254,10 @@ class ParameterShard:
         return self.length + sum(table.size for table in self.tables)
 
     def tick(self, tick: Tick) -> None:
-        """Count the time that has passed and let waiting workers try again, if workers can wait in this shard."""
+        """Count the time that has passed, and let waiting workers try again.
+
+        This has no effect if `capabilities.waits` is False.
+        """
         if self.capabilities.waits:
             self._tick(tick)
 
@@ -560,8 +563,9 @@ class ParameterShard:
     def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
         """Set the moving statistics s to keep * s + `fresh`, where keep is the share of s that a step keeps.
 
-        This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. If each
-        step added its change of the pulled statistics to newer statistics instead, the statistics could diverge.
+        This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. If a
+        worker sent the difference between its new and its pulled statistics, and the shard added this difference to
+        newer statistics, the statistics could diverge.
         """
         return self.statistics.assign(self._keep * self.statistics.read_value() + fresh, read_value=False)
 

@@ -138,13 +138,13 @@ class ShardCheckpoint:
         return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return, for each group of embedding tables, the variable that holds a vector's numbers for the group's rows.
+        """Return, for each group of embedding tables, the variable with the weights or a slot of the rows.
 
-        The variables are float32 [rows, width]. If the rows of a group do not have this slot, there is None instead of
-        a variable, and the vector's numbers for these rows are 0.
+        The variables are float32 [rows, width]. If the rows of a group do not have the slot, there is None instead of
+        a variable, and a checkpoint has zeros for these rows.
 
         Args:
-          name: the vector's name in `ParameterShard.state`.
+          name: the name of the weights or of the slot in `ParameterShard.state`.
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
@@ -172,7 +172,7 @@ class ShardCheckpoint:
           name: the name of the vector in `state`.
           place: the position of the first number of `values` in the vector. It is at least `ParameterShard.length`,
             because table rows come last.
-          values: float32 [k x width], whole rows of one table.
+          values: float32 [k * width], whole rows of one table.
         """
         place -= self._shard.length
         for table, rows in zip(self._shard.tables, self._rows_in_state(name), strict=True):

@@ -15,7 +15,7 @@ class ShardLedger:
 
     Two ring buffers of fixed size suffice for a run of any length. One holds the step ids accepted last, at
     `step % window`, and the other holds the rows accepted last, at `row number % window`. A step is open until the
-    chief has read that all shards have accepted it, or that it will never be accepted. The chief takes care
+    chief knows that all shards have accepted the step, or that the step will never be accepted. The chief takes care
     that nothing is overwritten too early. It hands out a step only if the step's id is less than `window` above the id
     of every open step. And it reads each row before `window` further rows can be written.
 
@@ -32,8 +32,8 @@ class ShardLedger:
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
         """Return the accepted steps as a snapshot stores them, int64 [1 + k].
 
-        The first number is `closed`. Each further number stands for an accepted step whose id is at least `closed`: it
-        is this id plus 1.
+        The first number is `closed`. The other numbers stand for the accepted steps whose ids are at least
+        `closed`. Each of these numbers is id + 1, because a snapshot fills the rest of a row with zeros.
 
         A snapshot also holds the number of accepted steps. It does not hold the rows, because they are in the chief's
         journal.

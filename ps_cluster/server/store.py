@@ -151,8 +151,8 @@ class ParameterStore:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
-          step: int64 [], the step id for which the parameters are pulled; NO_STEP if the step id follows from the
-            version.
+          step: int64 [], the step id for which the parameters are pulled; NO_STEP if the id is not known yet, e.g.
+            because the worker computes it from the pulled version.
           asks_for_step: whether to set `Pulled.is_replay`, which says if every shard already has the step.
           rows: the rows of embedding tables that the step needs.
         """
@@ -221,7 +221,7 @@ class ParameterStore:
         return self.shards[0].capabilities.drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return a vector rounded to the values that the shards receive, float32 [n]. See `Codec.rounded`."""
+        """Return a vector as the shards will decode it, float32 [n]. See `Codec.rounded`."""
         parts = zip(self.shards, tf.split(vector, self._weight_lengths), strict=True)
         return tf.concat([shard.codec.rounded(part, seed + index) for index, (shard, part) in enumerate(parts)], 0)
 
@@ -312,8 +312,8 @@ class ParameterStore:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].
             slot_…: float32 [..., n]. each_…: float32 [ps, …], one number or a few numbers for each shard.
-            accepted_steps: int64 [ps, 1 + k]. The row of a shard begins with `closed`. Then each accepted step whose id
-              is at least `closed` has a number, its id plus 1. Zeros fill the rest of the row.
+            accepted_steps: int64 [ps, 1 + k]. The row of a shard begins with `closed`. Then follows id + 1 for each
+              accepted step whose id is at least `closed`. Zeros, which stand for no step, fill the rest of the row.
             counts: int64 [ps, len(COUNTS)].
             keyed: int64 [k], see `KEYED`; only if there are dynamic embedding tables.
             changed: int64 [k, 2], ranges of the network's vector; only with `extent` CHANGED and embedding tables.
@@ -491,7 +491,7 @@ def _check_state(shard: ParameterShard) -> None:
         if variable.shape.rank and variable.shape[-1] != weights:
             raise UserError(
                 f"{owner}.slots: '{name}' has the shape {variable.shape.as_list()}: a slot is a single number, or its "
-                f"last axis has a number for each of the shard's {weights} weights; return other variables from `state`"
+                f"last axis has a number for each of the shard's {weights} weights; let `state` return this variable instead"
             )
     for name, variable in shard.state.items():
         if not variable.shape.rank and not _is_by_shard(name):

@@ -69,16 +69,16 @@ class TableShard:
 
     @property
     def size(self) -> int:
-        """The number of weights, rows x width."""
+        """The number of weights, rows * width."""
         return int(self.rows.shape.num_elements())
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The slots of the rows and, after `keep_sum`, the sum of their gradients: name → float32 [rows, width]."""
+        """The slots of the rows, name → float32 [rows, width]. If `keep_sum` was called, "sum" is one of them."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
     def rows_to_update(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the indices of the rows that a push changes, int64 [v], and their gradients, [v x width].
+        """Return the indices of the rows that a push changes, int64 [v], and their gradients, [v * width].
 
         Args:
           wanted: int64 [u], the distinct indices or keys in the push. gradient: [u * width].
@@ -154,7 +154,7 @@ class TableShard:
 def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
     """Assign `values` [k, width] to the rows of a variable from row `first` on.
 
-    This reads nothing from the variable, unlike the assignment to a slice.
+    Unlike `variable[first:end].assign(values)`, this does not read the old rows.
     """
     rows, width = values.shape
     with tf.device(variable.device):

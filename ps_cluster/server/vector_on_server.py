@@ -106,7 +106,10 @@ class VectorOnServer:
         return self._fetched[begin - self._first : end - self._first]
 
     def _fetch(self, begin: int, end: int) -> np.ndarray:
-        """Return the numbers from `begin` to `end`, or to the end of the group of tables that `begin` is in."""
+        """Read the table rows from position `begin` to `end` of the vector. Stop early at the end of a group of tables.
+
+        If `end` is inside a row, the whole row is read.
+        """
         group = int(np.searchsorted(self._ends, begin, side="right"))
         rows, end = self._tables[group], min(end, int(self._ends[group]))
         if rows.shape.rank == 1:

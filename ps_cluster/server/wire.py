@@ -156,7 +156,9 @@ class MessageLayout:
     is_sent: bool = True
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: those that are sent separately, then all other vectors joined as uint8 [bytes].
+        """Return the tensors to send: first the large vectors, then all others joined as uint8 [bytes].
+
+        A vector is large if it has at least LARGE_BYTES. If `is_sent` is False, this returns all vectors unchanged.
 
         Raises:
           TypeError: the dtype of a vector differs from `fields`. This method does not cast vectors.
@@ -198,7 +200,7 @@ class MessageLayout:
 
     @property
     def _alone(self) -> list[bool]:
-        """For each vector, whether it is sent separately."""
+        """For each vector, whether it is sent separately, because it is large or `is_sent` is False."""
         return [not self.is_sent or dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
 
 

@@ -39,7 +39,10 @@ def cut(address: str) -> None:
 
 
 def _end(address: tuple[Any, ...]) -> tuple[str, int]:
-    """Return host and port. An IPv4 host is always written as an IPv4 address, even if a socket reports it as IPv6."""
+    """Return host and port of a socket address.
+
+    An IPv4 host is always written as an IPv4 address, even if a socket reports it as IPv6.
+    """
     host = ipaddress.ip_address(address[0])
     mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
     return str(mapped or host), address[1]

@@ -36,10 +36,13 @@ def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
 
 
 def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -> str:
-    """Return rules that drop packets to `port`, and packets to `others`, unless they use `interface` or loopback.
+    """Return firewall rules that limit the connections of a task to `interface` and loopback.
 
-    From this machine itself, only processes of this user reach the port. Several processes may set rules for the same
-    port. `others`: addresses and ports to which this machine connects.
+    The rules drop packets that arrive at `port` or leave for one of `others` through any other interface. On this
+    machine, only processes of this user reach the port. Several processes may set rules for the same port.
+
+    Args:
+      others: the IP addresses and ports of the cluster's tasks.
     """
     through = f'!= {{ "lo", "{interface}" }} drop'
     to = {"ip": "", "ip6": ""}

@@ -73,7 +73,7 @@ class ForkServer:
         """Create the object. The server starts with the first task.
 
         Args:
-          argv: the command of the server, without the channel and the run directory.
+          argv: the command of the server without its last two arguments, the number of a socket and the run directory.
           popen: starts the server; tasks run in the same network as the server.
           answers_within_s: how long the server may take for a fork, once it has answered for the first time.
         """
@@ -109,8 +109,9 @@ class ForkServer:
     def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Its outputs go to the file `stdout`.
 
-        All options but `cwd` and `stdout` are ignored, because they only ask for what a fork does anyway. Raises
-        OSError if the fork server does not start or has ended, and StopRequested if `stops` returns True meanwhile.
+        Only the options `cwd` and `stdout` are used. The others ask for what every fork does. Raises OSError if the
+        fork server does not start or has ended. Raises StopRequested if the attribute `stops`, a function, returns True
+        while this method waits for the server.
         """
         cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because it must not write to the output of the fork server"

@@ -78,8 +78,8 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
 def folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
     """Yield the folders that may hold limits of `controller`: the group's folder and its parents. Some may not exist.
 
-    Inside a container, the file `membership` may list the group's path on the host. Of the folders, only the
-    mount point then exists in the container.
+    Inside a container, the file `membership` may list the group's path on the host. Then only one of the yielded
+    folders exists in the container: the mount point.
     """
     for line in _lines(membership):
         _, names, path = line.split(":", 2)

@@ -40,10 +40,10 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 
 
 def hosts(channel: str, plan: str) -> None:
-    """Create a network switch and hosts that are connected to it.
+    """Create a network switch and hosts that are connected to it, and send the descriptors of their namespaces.
 
-    Send the descriptors of the namespaces: of the user namespace, if one was needed, and the network namespace of the
-    switch, then of the network namespace and the mount namespace of each host.
+    The descriptors are sent in this order: the user namespace, if one was needed; the network namespace of the switch;
+    and for each host, its network namespace and its mount namespace.
 
     `plan` is a JSON object (made by tools/chaos/hosts.py). "ip" is the path of the program `ip`. "hosts" is a list with
     an object for each host: its "name", its "address" with the network's prefix length, and its "mounts". A mount is a
@@ -124,7 +124,7 @@ def _send(channel: str, descriptors: list[int]) -> None:
 
 
 def _ip(program: str, *commands: str) -> None:
-    """Run commands of the program `ip` here."""
+    """Run commands with `program`, the path of `ip`, in the present network namespace."""
     import subprocess  # imported only here, because this program runs before every task
 
     ended = subprocess.run(

@@ -46,7 +46,7 @@ def guard_port(
 
 
 def check_can_guard(setting: str) -> None:
-    """Raise UserError for an isolation that is impossible for a task on several machines."""
+    """Raise UserError if `setting` is an isolation that is impossible for a cluster on several machines."""
     if setting == REQUIRE:
         raise UserError(
             "cluster.isolation: got 'require': a task can't create a private network of several machines: give "
@@ -66,7 +66,8 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
     here = psutil.net_if_addrs()
     if interface not in here:
         raise _wrong(
-            interface, f"this machine has no such interface with an address, but has {', '.join(sorted(here))}"
+            interface,
+            f"this machine has no interface '{interface}' with an address: choose one of {', '.join(sorted(here))}",
         )
     own = {one.address.partition("%")[0] for one in here[interface]}
     for member, address in members.items():

@@ -120,7 +120,8 @@ def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[s
     if interface_of(setting):
         words = ", ".join(WORDS)
         raise UserError(
-            f"cluster.isolation: got '{setting}': interface=NAME is for `task`; on one machine, give one of {words}"
+            f"cluster.isolation: got '{setting}': interface=NAME works only with the command `task`, for a run on several "
+            f"machines: give one of {words}"
         )
     if setting == OFF:
         return RunNetwork(notice=f"not isolated, because cluster.isolation is off: {_OPEN}")

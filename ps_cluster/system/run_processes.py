@@ -49,7 +49,7 @@ def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
 def listens(pid: int, port: int) -> bool:
     """Return whether a process listens at a TCP port in the network of process `pid`, which may be private.
 
-    Nothing is sent to the port. The result is True if this process may not read the list of ports.
+    Nothing is sent to the port. If this process has no right to read the list of ports, the result is True.
     """
     try:
         tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]

@@ -82,8 +82,8 @@ class Supervisor:
 
     It does not restart tasks. `poll` reports tasks that have ended, and the caller may call `start` again.
 
-    `ended`: for each task, how its newest process ended: as `poll` has reported it, or "stopped" if the supervisor
-    stopped it.
+    `ended`: task → how its newest process ended, e.g. "exit code 1" or "stopped". `poll` and `stop` add a task, and
+    `start` removes it.
     """
 
     def __init__(

@@ -81,9 +81,9 @@ _M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 1 << 20
 def return_large_blocks() -> None:
     """Let this process return each freed block of 1 MiB or more to the system (glibc; elsewhere nothing changes).
 
-    By default, glibc keeps freed blocks of this size after the first one, and the memory becomes fragmented. Do not call
-    this function in a process that allocates such blocks in every step: the system would have to clear each of them
-    again.
+    By default, glibc returns the first freed block of this size and keeps all later ones, and the memory becomes
+    fragmented. Do not call this function in a process that allocates such blocks in every step: the system would have
+    to clear each of them again.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)

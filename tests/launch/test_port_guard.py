@@ -76,7 +76,7 @@ def test_a_network_for_several_machines_can_not_be_required_of_a_task():
 
 def test_an_interface_that_is_not_there_is_told_with_those_that_are():
     said = refusal("interface=none0")
-    assert "no such interface" in said and "lo" in said.rpartition("but ")[2].split(", ")
+    assert "has no interface" in said and "lo" in said.rpartition("one of ")[2].split(", ")
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:2224", "[2001:db8::1]:2224"])

@@ -261,7 +261,7 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
         ("state", 0, "Own.state: 'own' is a single number: give it the shape [1], or let `slots` return it"),
         ("slots", [0], "Own.slots: 'own' is int32: a slot has to be float32"),
         ("slots", [0.0, 0.0], "Own.slots: 'own' has the shape [2]: a slot is a single number, or its last axis has a "
-         "number for each of the shard's 7 weights; return other variables from `state`"),
+         "number for each of the shard's 7 weights; let `state` return this variable instead"),
     ],
 )  # fmt: skip
 def test_state_of_a_users_shard_that_no_checkpoint_can_hold_is_told_before_training(kind, value, told):

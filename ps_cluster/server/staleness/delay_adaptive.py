@@ -13,7 +13,7 @@ class DelayAdaptiveCorrection(Correction[StalenessSettings]):
 
     So a gradient counts fully up to a staleness of W - 1, which is the mean staleness with W workers. The source is
     Mishchenko, Bach, Even and Woodworth 2022, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
-    arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate x W
+    arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate * W
     / max(W, delay), where a delay of 1 is a staleness of 0. Koloskova, Stich and Jaggi 2022, arXiv:2206.08307, also
     keep the full rate for delays up to the mean number of gradients in flight. For longer delays they divide the rate
     by the delay.

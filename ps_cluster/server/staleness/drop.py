@@ -66,7 +66,7 @@ class DropMethod(StalenessMethod[DropSettings]):
         if limit is not None and delay >= limit:
             raise ValueError(
                 f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} "
-                "versions old, so all gradients would be dropped: choose a larger number"
+                "versions old, so all gradients would be dropped: choose a larger max_delay"
             )
         if settings.stop and not config.chosen_mode.synchrony.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps")

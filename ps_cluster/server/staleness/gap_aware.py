@@ -1,4 +1,4 @@
-"""Staleness method gap_aware: a gradient counts for less if the weights have changed more since its worker's pull."""
+"""Staleness method gap_aware: a gradient counts for less, the more the weights have changed since its worker's pull."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
       C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
 
-    R is the highest learning rate so far, so C does not fall with the learning rate. The reason is that the error of a
-    gradient depends on how far the weights have moved since its pull, and late in a schedule they hardly move.
+    R is the highest learning rate so far, so C does not fall when a schedule lowers the learning rate. At a low rate
+    the weights hardly move between a pull and its push, so a stale gradient has a small error and is hardly scaled.
 
     Here `step` is the change of the weight by the t-th update, and `rate` is that update's learning rate. In FTPipe,
     step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum, step / rate has
@@ -65,7 +65,7 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
 class GapAwareMethod(StalenessMethod[StalenessSettings]):
     name = "gap_aware"
-    description = "a gradient counts for less if the weights have changed more since its worker's pull"
+    description = "a gradient counts for less, the more the weights have changed since its worker's pull"
     correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:

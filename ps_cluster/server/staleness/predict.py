@@ -60,6 +60,6 @@ class PredictMethod(StalenessMethod[StalenessSettings]):
         return CorrectedParts(arrived.gradient)
 
     def pulled_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return the weights plus (mean staleness of the worker) x (newest step of the weights)."""
+        """Return the weights plus the mean staleness of the worker times the newest step of the weights."""
         predicted: np.ndarray = at_pull["weights"] + at_pull["staleness"] * at_pull["step"]
         return predicted

@@ -29,7 +29,7 @@ class AdagradSettings(RuleSettings):
 
 
 class AdagradUpdate(UpdateRule[AdagradSettings]):
-    """Adagrad: n += g^2; w -= learning rate x g / (sqrt(n) + epsilon).
+    """Adagrad: n += g^2; w -= learning_rate * g / (sqrt(n) + epsilon).
 
     Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). The gradient's
     scale (see `UpdateRule.apply`) scales the step, but n is computed from the unscaled gradient, like the mean square

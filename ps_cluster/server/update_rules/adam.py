@@ -21,7 +21,8 @@ class AdamSettings(MomentumSettings):
         default=1e-7,
         ge=SMALLEST_EPSILON,
         le=LARGEST_FACTOR,
-        description="epsilon of Adam: a number that is added to the root, so that the rule never divides by 0.",
+        description="epsilon of Adam: a number that is added to the root of the mean square, so that the rule never "
+        "divides by 0.",
     )
 
     @property

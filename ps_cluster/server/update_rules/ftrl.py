@@ -34,7 +34,7 @@ class FtrlSettings(RuleSettings):
     l1: Factor = Field(
         default=0.0,
         description="Strength of the L1 regularisation, which sets weights to exactly 0. It is multiplied by the "
-        "current learning rate, so if you want such weights, keep the rate constant.",
+        "current learning rate, so keep the rate constant if you want weights that are exactly 0.",
     )
     l2: Factor = Field(
         default=0.0,
@@ -43,8 +43,8 @@ class FtrlSettings(RuleSettings):
 
 
 class FtrlUpdate(UpdateRule[FtrlSettings]):
-    """FTRL-Proximal: n' = n + g^2; z += learning rate x g - (n'^-power - n^-power) x w;
-    w = -sign(z) x max(0, |z| - learning rate x l1) / (n'^-power + 2 x learning rate x l2).
+    """FTRL-Proximal: n' = n + g^2; z += learning_rate * g - (n'^-power - n^-power) * w;
+    w = -sign(z) * max(0, |z| - learning_rate * l1) / (n'^-power + 2 * learning_rate * l2).
 
     n is the sum of the squared gradients, n' its new value, and `power` the setting `learning_rate_power`.
 
@@ -157,7 +157,7 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError if another setting changes the weights too.
+        """Raise ValueError if a setting changes the weights in a way other than by this rule.
 
         Such a change would be lost at the next update, because this rule computes the weights from its slots alone.
         """
@@ -173,6 +173,6 @@ class Ftrl(OptimizerRule[FtrlSettings]):
             )
         if config.chosen_mode.synchrony.takes_local_steps:
             raise ValueError(
-                f"optimizer.rule: got 'ftrl': {why} the weights that a worker pulls in mode {config.mode.name} would "
-                "be lost: choose another rule or mode"
+                f"optimizer.rule: got 'ftrl': {why} in mode {config.mode.name} a worker's local steps would overwrite the "
+                "weights that it has pulled: choose another rule or mode"
             )

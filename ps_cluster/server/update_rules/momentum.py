@@ -22,7 +22,7 @@ class MomentumSettings(RuleSettings):
 
 
 class MomentumUpdate(LinearUpdate[MomentumSettings]):
-    """SGD with momentum: v = momentum x v - learning rate x g; w += v."""
+    """SGD with momentum: v = momentum * v - learning_rate * g; w += v."""
 
     slot_names = ("momentum",)
     looks_ahead = False
@@ -46,7 +46,7 @@ class WithMomentum(OptimizerRule[MomentumSettings]):
     update = MomentumUpdate
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
-        """Return v and w + v, where v = momentum x v - learning rate x g (Polyak 1964)."""
+        """Return v and w + v, where v = momentum * v - learning_rate * g (Polyak 1964)."""
         step = parts.learning_rate * parts.factors * parts.scaled_gradient
         velocity = settings.momentum * parts.slots["momentum"] - step
         return {"momentum": velocity, "weights": parts.decayed_weights + velocity}

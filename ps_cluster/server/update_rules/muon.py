@@ -88,9 +88,9 @@ MuonsSettings = TypeVar("MuonsSettings", bound=MatrixSettings)
 class MuonUpdate(UpdateRule[MuonsSettings]):
     """Muon: Nesterov's momentum, with an orthogonal step for each matrix.
 
-      v = momentum x v + g;  u = g + momentum x v
-      a matrix of m rows and n columns:  W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U)
-      all other weights:                 w -= learning rate x `rate_of_nesterov` x u
+      v = momentum * v + g;  u = g + momentum * v
+      a matrix of m rows and n columns:  W -= learning_rate * sqrt(max(1, n / m)) * orthogonal(U)
+      all other weights:                 w -= learning_rate * `rate_of_nesterov` * u
 
     U is the part of u that belongs to the matrix W. With `fixed_norm_every`, W is first scaled to a norm of sqrt(n), as
     in airbench94_muon (github.com/KellerJordan/cifar10-airbench).
@@ -168,8 +168,9 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
 class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
     """Muon for matrices, as in `MuonUpdate`, and Adam for all other weights, as in Muon's source (Jordan et al. 2024).
 
-    With m = (1 - momentum) x v, which is Adam's running mean, the other weights have the step of Kingma and Ba 2015
-    (arXiv:1412.6980, algorithm 1), at `rate_of_adam` times the learning rate.
+    v is the momentum buffer of `MuonUpdate`. Adam's running mean of the gradients is (1 - momentum) * v. For all other
+    weights, the step is that of Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1), with `rate_of_adam` times the
+    learning rate.
     """
 
     slot_names = ("momentum", "variance")
@@ -208,7 +209,7 @@ def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
 
 
 def orthogonal_in_numpy(matrix: np.ndarray, steps: int) -> np.ndarray:
-    """Return the same as `orthogonal`, in float64 and by the source's own iteration.
+    """Return the same as `orthogonal`, in float64 and by the iteration of Jordan et al. 2024.
 
     The iteration is X <- a X + (b A + c A A) X, where A = X X^T. `matrix`: float64 [m, n]; it is transposed first if
     m > n.
@@ -230,7 +231,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     update: type[UpdateRule[MuonsSettings]] = MuonUpdate
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
-        """Return the result of `MuonUpdate`. Orthogonal steps are computed by the source's iteration, in float64."""
+        """Return the result of `MuonUpdate`. Orthogonal steps are computed by `orthogonal_in_numpy`, in float64."""
         velocity = settings.momentum * parts.slots["momentum"] + parts.scaled_gradient
         update = parts.scaled_gradient + settings.momentum * velocity
         others, slots = self._step_of_others(settings, parts, velocity, update)

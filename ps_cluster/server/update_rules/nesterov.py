@@ -7,7 +7,7 @@ from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUp
 
 
 class NesterovUpdate(MomentumUpdate):
-    """Nesterov's momentum: v = momentum x v - learning rate x g; w += momentum x v - learning rate x g."""
+    """Nesterov's momentum: v = momentum * v - learning_rate * g; w += momentum * v - learning_rate * g."""
 
     looks_ahead = True
 
@@ -17,7 +17,7 @@ class Nesterov(WithMomentum):
     update = NesterovUpdate
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
-        """Return v and w + momentum x v - learning rate x g, where v = momentum x v - learning rate x g."""
+        """Return v and w + momentum * v - learning_rate * g, where v = momentum * v - learning_rate * g."""
         step = parts.learning_rate * parts.factors * parts.scaled_gradient
         velocity = super().equation(settings, parts)["momentum"]
         return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}

@@ -31,7 +31,7 @@ class RmspropSettings(MomentumSettings):
 
 
 class RmspropUpdate(UpdateRule[RmspropSettings]):
-    """RMSprop: s = rho x s + (1 - rho) x g^2; v = momentum x v + learning rate x g / sqrt(s + epsilon); w -= v.
+    """RMSprop: s = rho * s + (1 - rho) * g^2; v = momentum * v + learning_rate * g / sqrt(s + epsilon); w -= v.
 
     Tieleman and Hinton 2012, Lecture 6.5 of Neural Networks for Machine Learning, in the form of Keras and TensorFlow.
     """

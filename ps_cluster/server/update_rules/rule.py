@@ -1,4 +1,4 @@
-"""The base class of update rules, which apply a gradient to a shard's weights, mostly by a locked TensorFlow kernel."""
+"""The base class of update rules, which apply a gradient to a shard's weights."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class UpdateRule(ABC, Generic[OwnSettings]):
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
     factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498). Biases
-    in airbench learn 64 times as fast, and would vanish if they also decayed 64 times as fast. A weight with factor 0
-    never changes.
+    in airbench learn 64 times as fast, and would vanish if they also decayed 64 times as fast. But a weight with
+    factor 0 does not decay either: it never changes.
 
     Attributes:
       slot_names: the names of the vectors that are kept in addition to the weights. `first_values` returns the initial
@@ -151,7 +151,7 @@ class LinearUpdate(UpdateRule[OwnSettings]):
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
-    """Return factor x vector; the vector itself if the factor is None."""
+    """Return factor * vector; the vector itself if the factor is None."""
     return vector if factor is None else factor * vector
 
 

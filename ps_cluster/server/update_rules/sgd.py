@@ -10,7 +10,7 @@ from ps_cluster.server.update_rules.rule import LinearUpdate, times
 
 
 class SgdUpdate(LinearUpdate[RuleSettings]):
-    """Plain SGD: w -= learning rate x g."""
+    """Plain SGD: w -= learning_rate * g."""
 
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyGradientDescent(
@@ -19,7 +19,7 @@ class SgdUpdate(LinearUpdate[RuleSettings]):
 
 
 class SgdRows(RowRule[RuleSettings]):
-    """Plain SGD on the rows that have a gradient: w -= learning rate x g."""
+    """Plain SGD on the rows that have a gradient: w -= learning_rate * g."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         step = times(update.gradient_scale, update.learning_rate * update.gradient)
@@ -32,5 +32,5 @@ class Sgd(OptimizerRule[RuleSettings]):
     row_update = SgdRows
 
     def equation(self, settings: RuleSettings, parts: UpdateParts) -> Slots:
-        """Return w - learning rate x g."""
+        """Return w - learning_rate * g."""
         return {"weights": parts.decayed_weights - parts.learning_rate * parts.factors * parts.scaled_gradient}
