@@ -35,9 +35,9 @@ def owner_only_writes() -> Iterator[None]:
 def unknown_owners(
     uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
 ) -> frozenset[int]:
-    """Return the one user id that stands for all users who are unknown in this user namespace, as a set.
+    """Return a set with the user id that stands for all users who are unknown in this user namespace.
 
-    Return an empty set if this process is not in a user namespace of its own. A task in the private computer network of
+    The set is empty if this process is not in a user namespace of its own. A task in the private computer network of
     its run is in such a namespace, and sees this id as the owner of root's files. The launcher is in no such namespace,
     and has checked the run directory before it starts a task.
     """

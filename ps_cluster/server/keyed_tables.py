@@ -2,7 +2,7 @@
 
     pull    keys ──►  rows; a key without a row gets its initial values. A pull changes nothing.
     push    keys ──►  indices of their rows. These steps come first, in the shard's critical section:
-              the shard's version is recorded as the last use of each key; a key that has expired counts as new
+              the shard's version is recorded as the last use of each key; a key unused for too long counts as new
               a key that is pushed for the `admit_after`-th time is admitted; until then its gradients are dropped
               an admitted key gets an empty place in its bucket; if there is none, the row that was unused for longest
               is evicted, and the key gets its place. The key's row starts with its initial values
@@ -78,7 +78,10 @@ class KeyedTableShard(TableShard):
         return self.keys, self.used, self.sightings, self.ended
 
     def state(self) -> tf.Tensor:
-        """Return the `bookkeeping` for a checkpoint, without expired keys, int64 [buckets, `form.state_columns`]."""
+        """Return the `bookkeeping` for a checkpoint, int64 [buckets, `form.state_columns`].
+
+        Keys that were not used in the last `form.expire_after` versions are left out.
+        """
         keys, used = self.keys.read_value(), self.used.read_value()
         if self.form.expire_after is not None:
             keys = tf.where(self._version.read_value() - used <= self.form.expire_after, keys, EMPTY)
@@ -143,7 +146,7 @@ class KeyedTableShard(TableShard):
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
         """Return the entries of some keys, and for each key whether the shard holds it, bool [k].
 
-        A key that has expired counts as not held.
+        A key that was not used in the last `form.expire_after` versions counts as not held.
         """
         buckets = self.form.bucket_of(keys) // self._part.servers
         found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))

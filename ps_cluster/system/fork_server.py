@@ -85,7 +85,7 @@ def _let_go_of_unchanged_files() -> None:
 
 
 def _fork_for_the_launcher(request: ForkRequest, channel: socket.socket, log: int, permission: int) -> int:
-    """Fork a task whose parent becomes the launcher, and return its pid.
+    """Fork a task that becomes a child of the launcher, and return the pid of the task.
 
     This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task. The launcher writes
     into the pipe `permission` once it knows the pid. A launcher that has given up closes the pipe without writing.

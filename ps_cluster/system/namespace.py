@@ -81,7 +81,7 @@ def enter(descriptors: str, *argv: str) -> None:
 
 
 def loopback(state: str) -> None:
-    """Set the loopback interface, the only one of this process's network, up or down."""
+    """Set the loopback interface up or down. This process's network has no other interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         name, flags = _IFREQ.unpack(fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ.pack(b"lo", 0)))
         flags = flags | _IFF_UP if state == "up" else flags & ~_IFF_UP

@@ -48,9 +48,10 @@ class PopenOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunNetwork:
-    """The computer network of a run's tasks: the namespaces of `descriptors` or, without any, the launcher's network.
+    """The computer network of a run's tasks: namespaces, or the launcher's network if `descriptors` is empty.
 
-    `notice`: a warning for the user if the network is not private, else None.
+    `descriptors`: the file descriptors of the namespaces. `notice`: a warning for the user if the network is not
+    private, else None.
     """
 
     descriptors: tuple[int, ...] = ()

@@ -34,7 +34,9 @@ def life_of(launcher_pid: int) -> str:
 
 
 def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
-    """Return the state of the process to which the files of a run refer by `pid`.
+    """Return the state of the process of a run whose pid, found in a file of the run, is `pid`.
+
+    The state is "gone" if no living process of the run has this pid.
 
     `root`: the run directory, resolved. `life`: the unique id of the process (`life_of`), if the files have it.
     """
