@@ -77,7 +77,10 @@ class EndedJob:
 
 
 class Fleet:
-    """Runs of which at most `at_once` train at a time. If this process ends, even by SIGKILL, all of them end too."""
+    """A group of runs that train at the same time, at most `at_once`.
+
+    If this process ends, even by SIGKILL, all runs of the group end too.
+    """
 
     def __init__(
         self,
@@ -201,7 +204,7 @@ def _remove(job: Job) -> None:
 
 
 def config_at_once(values: Mapping[str, object]) -> RunConfig:
-    """Return the configuration of a run that trains at the same time as other runs, and whose checkpoints are scored.
+    """Return the configuration of a run that trains at the same time as other runs. An evaluator scores its checkpoints.
 
     `values`: the settings of the run, dotted key → value. Raises UserError if they are invalid.
     """

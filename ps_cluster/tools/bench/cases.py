@@ -130,9 +130,9 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
 def with_length(
     case: RunConfig, arm: BenchArm, packed: PackedDataset, notify: Notify, rate: RateOf = rate_of
 ) -> RunConfig:
-    """Return `case` with a number of updates (`training.steps`).
+    """Return `case` with the number of updates in one measurement (`training.steps`).
 
-    If `case` has no such number, short runs of `arm` find it: a measurement then takes about `MEASUREMENT_S` seconds.
+    If `case` does not have this number, short runs of `arm` find the number that takes about `MEASUREMENT_S` seconds.
     """
     if case.training.steps is not None:
         return case

@@ -2,8 +2,8 @@
 
     python -m ps_cluster.tools.bench.cluster_arm RUN_DIR [MODULE ARGUMENTS]
 
-With MODULE, `python -m MODULE ARGUMENTS` runs each task instead of this project's module. The last line of the output is
-`arms.Measured`.
+With MODULE, each task of the cluster runs `python -m MODULE ARGUMENTS`; without it, each task runs this project's own
+module. The last line of the output is `arms.Measured`.
 """
 
 from __future__ import annotations

@@ -63,7 +63,10 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
 
 
 def _sizes(values: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the batch size and the row width of each job, by dotted key. A size in `values` is that of all jobs."""
+    """Return the batch size and the row width of each job, by dotted key.
+
+    If `values` sets one of the two, all jobs have this value.
+    """
     choices: dict[str, Sequence[object]] = {
         key: [values[key]] if key in values else sizes for key, sizes in VARIED.items()
     }
@@ -78,10 +81,10 @@ def jobs(
     notify: Notify,
     rate: RateOf = rate_of,
 ) -> Iterator[BenchJob]:
-    """Yield a job for each pair of a batch size and a row width. A size in `values` is that of all jobs.
+    """Yield a job for each pair of a batch size and a row width. If `values` sets one of the two, all jobs have it.
 
-    The fastest arm is more than ten times as fast as the slowest, so each arm gets its own number of updates, which a
-    short run of the arm finds. If `values` has the number of updates, it is the same for all arms.
+    The fastest arm is more than ten times as fast as the slowest. So short runs of each arm find how many updates this
+    arm needs for a measurement. If `values` sets the number of updates, all arms have this number.
 
     Args:
       values: settings of all arms, by dotted key.

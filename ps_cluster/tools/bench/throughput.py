@@ -87,7 +87,7 @@ class Column(NamedTuple):
 
 
 def first_of(arms: Sequence[BenchArm]) -> BenchArm:
-    """Return the arm that the other arms are compared with: the cluster if it is measured, else the first."""
+    """Return the arm that the other arms are compared with: the arm `cluster` if it is measured, else the first arm."""
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
 
 
@@ -110,9 +110,9 @@ def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
 
 
 def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
-    """Return the result of `kept` divided by `BenchArm.ideal`, the share of its rate that an ideal cluster would keep.
+    """Return the result of `kept` in each round, divided by `BenchArm.ideal`.
 
-    Return None for an arm that is not slowed.
+    `BenchArm.ideal` is the result of `kept` for an ideal cluster. Return None for an arm that is not slowed.
     """
     shares = kept(rates, arm)
     return None if shares is None else [share / arm.ideal for share in shares]
@@ -143,7 +143,7 @@ def report(
     Args:
       output: a JSON file, into which all results so far are written after each job.
     Raises:
-      UserError: a job's case does not fit an arm.
+      UserError: an arm can't be trained with the settings of a job.
       RunFailed: an arm failed, or ended before it had a rate.
     """
     results: list[Result] = []
@@ -164,7 +164,7 @@ def measure(benchmark: Benchmark, rounds: int, *, notify: Notify, rate: RateOf =
     """Measure the arms of each job in turns, and yield its result.
 
     Raises:
-      UserError: a job's case does not fit an arm.
+      UserError: an arm can't be trained with the settings of a job.
       RunFailed: an arm failed, or ended before it had a rate.
     """
     packed, unit = benchmark.packed, benchmark.unit
@@ -200,8 +200,8 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     """Return the columns of the table of `arms`.
 
     The first column has the rate of each arm. The second column has the rate of the arm `first_of(arms)` divided by the
-    rate of each arm. If some arms have slow workers, two more columns follow: the rate of
-    such an arm divided by its rate without slow workers, and this quotient divided by that of an ideal cluster.
+    rate of each arm. If some arms have slow workers, two more columns follow. They have the results of `kept` and of
+    `kept_of_ideal`, which compare an arm that has slow workers with the same arm without slow workers.
     """
     first = first_of(arms).name
 
@@ -223,7 +223,7 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
     """Print a line for each arm of each case.
 
-    Then print, for each arm with slow workers, the share of its rate that an ideal cluster would keep.
+    Then print, for each arm with slow workers, how its share kept is computed, and the share of an ideal cluster.
     """
     title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)
@@ -239,9 +239,9 @@ def print_table(benchmark: Benchmark, results: Sequence[Result], console: Consol
     console.print(table, highlight=False)
     for arm in results[0].arms:
         if arm.same_without_stragglers:
-            ratio = f"the rate of {arm.name} ÷ that of {arm.same_without_stragglers}"
-            share = f"share of its rate that {arm.same_without_stragglers} keeps with slow workers: {ratio}"
-            console.print(f"{share}; an ideal cluster would keep {arm.ideal:.2f}", highlight=False)
+            ratio = f"the rate of {arm.name} ÷ the rate of {arm.same_without_stragglers}"
+            ideal = f"{arm.ideal:.2f} if no worker waited for a slow one"
+            console.print(f"share kept with slow workers: {ratio}; this would be {ideal}", highlight=False)
 
 
 def _words(about: About) -> list[str]:

@@ -1,11 +1,12 @@
 """Run `ps-cluster chaos`: inject faults into a run (the disturbed run), and check that nothing was lost.
 
 A disturbed run on this machine is compared with undisturbed runs of the same work: the same number of updates, computed
-from the same batches, with the same learning rate at each step. The learning rate is constant until the last fault,
-because only then is the number of steps known. The disturbed run is stopped there. It is then resumed with a falling
-learning rate (the cool-down), because the accuracy says little while the rate is high. Equal asynchronous runs end with
-different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on several hosts is not
-compared with undisturbed runs: only its own results are checked.
+from the same batches, with the same learning rate at each step. The disturbed run trains with a constant learning rate
+until it has recovered from the last fault, and is then stopped. It is resumed with a falling learning rate (the
+cool-down), because the accuracy says little while the rate is high. The rate can't fall earlier, because the number of
+steps is not known before the last fault. Equal asynchronous runs end with different accuracies, so several undisturbed
+runs are needed to judge the accuracy. A run on several hosts is not compared with undisturbed runs: only its own results
+are checked.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Experiment(ABC):
 
     @property
     def kinds(self) -> Mapping[FaultKind, str | None]:
-        """The kinds of fault to inject. Each maps to the reason why it is impossible, or to None if none is known."""
+        """The kinds of fault to inject. Each maps to the reason why it is impossible, or to None if no reason is known."""
         return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod
@@ -188,7 +189,10 @@ class Experiment(ABC):
 
 
 class LocalExperiment(Experiment):
-    """An experiment on this machine: a run with faults, which later continues to its end, and runs without faults."""
+    """An experiment on this machine, which compares a run with faults with runs of the same work without faults.
+
+    The run with faults is stopped after the last fault, and later continues to its end.
+    """
 
     def carry_out(self) -> list[str]:
         began, settings, evidence = time.monotonic(), self.settings, self.evidence

@@ -29,8 +29,8 @@ class Limit:
 
     Attributes:
       controller: the kernel's name of the resource, e.g. "memory".
-      version_2, version_1: the limit for each version. They map the name of each file in the group's folder to the text
-        to write into it. A group is of version 2 if its folder contains the first file of `version_2`.
+      version_2, version_1: the files that set the limit in a group's folder, for each version of control groups: file
+        name → the text to write into the file. A group is of version 2 if its folder has the first file of `version_2`.
     """
 
     controller: str

@@ -198,10 +198,10 @@ class HostedRun:
 
 
 def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
-    """Return the seconds since the last update in the newest saved state, or since `began` if there is no saved state.
+    """Return the seconds from the last update in the newest saved state to `now`.
 
-    The age of the state's file would be too short, because a leader continues to save while no update is applied.
-    `began`, the start of the run, and `now` are in monotonic seconds.
+    If there is no saved state, return the seconds from `began`, the start of the run. `began` and `now` are in monotonic
+    seconds. The time at which the state was saved does not matter: a leader also saves while no update is applied.
     """
     state = checkpoints.load_newest_good(files.states, lambda damaged: None)
     row = last_row(files.progress, ProgressRow)

@@ -44,7 +44,7 @@ class Host:
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def popen(self, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
-        """Start a process on this host, like `subprocess.Popen`. The process ends with the thread that started it."""
+        """Start a process on this host, like `subprocess.Popen`. It is killed when the thread that started it ends."""
         return _popen(self.network, argv, **options)
 
     def cut(self) -> None:
@@ -105,7 +105,7 @@ class Host:
             run_in(self.switch, "ip", "link", *command.split())
 
     def _begin_wire(self, delay_s: float, loss: float) -> None:
-        """Disconnect the port from the switch, and reconnect it through a slow wire."""
+        """Disconnect this host's port from the switch, and reconnect it through a slow wire."""
         near, far = f"near{self.number}", f"far{self.number}"
         self._set_link(f"set {self._port} nomaster", f"add {near} type veth peer name {far}")
         self._set_link(f"set {far} master switch", f"set {far} up", f"set {near} up")

@@ -31,7 +31,8 @@ class ChaosSettings:
 
     Attributes:
       minutes: the time in which faults are injected, instead of a number of `faults`.
-      kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
+      kinds: the names of the kinds of fault; empty for all kinds that can hit a run on simulated hosts or, without
+        `hosts`, a run on this machine.
       hosts: the number of simulated hosts. If it is None, all tasks are on this machine, and a launcher watches them.
       least_cool_down: at the end, the learning rate falls over at least this number of steps.
       lost_after_seconds: if a task on a host is silent for this time, it counts as lost.

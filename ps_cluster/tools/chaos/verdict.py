@@ -99,7 +99,10 @@ def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[st
         )
     by_workers = sum(worker.updates for worker in run.workers)
     if by_workers != gradients.applied:
-        yield f"the workers of the {name} run had {by_workers} gradients applied, but its ledger has {gradients.applied}"
+        yield (
+            f"the ledger of the {name} run has {gradients.applied} applied gradients, but the counts of its workers add up to "
+            f"{by_workers}"
+        )
 
 
 def _per_update(run: Summary | TrainingResult) -> int:

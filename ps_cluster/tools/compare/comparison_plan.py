@@ -58,15 +58,15 @@ class Comparison(BaseModel):
     Attributes:
       batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
         "same_per_worker" gives every worker the same batch size.
-      learning_rate: how to choose the rate of an arm that does not set one, if no rate was tuned for its mode, number
-        of workers and batch. "linear" multiplies the rate in `settings`, or else the network's default rate, by
-        examples per update / batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD). "same" does not
-        multiply it.
+      learning_rate: how the rate of an arm follows from the rate in `settings`, or else from the network's default rate.
+        "linear" multiplies that rate by examples per update / batch size (Goyal et al. 2017, arXiv:1706.02677, section
+        2.1, for SGD). "same" takes it as it is. An arm's rate is not multiplied if the arm sets it, or if it was
+        tuned for this network, mode, number of workers and batch.
       score_every_epochs: the number of passes over the training examples from one checkpoint to the next, if `seconds`
         is not given. The checkpoints are scored after training, so scoring takes no training time.
       seconds: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
         run is scored `SCORES_IN_TIME` times, at equal intervals.
-      settings: the settings of all runs, by dotted key. A file may also write them as sections.
+      settings: the settings of all runs, by dotted key. In a file, they may also be nested: `training: {epochs: 3}`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -177,8 +177,8 @@ def read_plan(folder: Path) -> WrittenPlan:
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     """Return all runs, grouped by seed, then by straggler, by batch and by arm.
 
-    A mode gets no run with a straggler that it can't have (a single process has only worker 0). Shared settings that a
-    mode does not use are left out of its runs.
+    If a mode does not have a worker that a straggler setting slows down, the mode gets no run with this setting (a
+    single process has only worker 0). Shared settings that a mode does not use are left out of its runs.
 
     Raises:
       UserError: the settings don't fit one of the modes, one of the settings is used by no mode, or there is nothing to

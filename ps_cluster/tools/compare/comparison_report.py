@@ -59,7 +59,7 @@ def write_report(
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
       arm_keys: dotted keys that individual arms set, and in which runs may therefore differ.
     Raises:
-      UserError: a directory holds no finished run, the runs may not be compared, or no arm is called `baseline`.
+      UserError: a directory holds no finished run, `fairness.check` refuses the runs, or no arm is called `baseline`.
     """
     records = [read_record(root) for root in run_roots]
     groups = make_groups(records)
@@ -187,7 +187,7 @@ def _scored(records: Sequence[Record], limit_s: float | None) -> str:
     places = zip(*([score.examples for score in record.scores] for record in not_diverged))
     apart = max(max(place) - min(place) for place in places) / min(record.examples for record in not_diverged)
     unit = not_diverged[0].summary.unit
-    return f"{counts[0]}, at the same numbers of {unit} (these differ by at most {apart:.1%} of the training)"
+    return f"{counts[0]}, at about the same numbers of {unit} (at most {apart:.1%} of the training apart)"
 
 
 def _origins(groups: Sequence[Group]) -> dict[str, object]:

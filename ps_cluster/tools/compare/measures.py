@@ -82,7 +82,10 @@ class Measures:
 
     @property
     def exact_seconds_to_target(self) -> Measure:
-        """The measure `seconds_to_target`, but None for a run with only an upper limit. It is not among the columns."""
+        """The measure `seconds_to_target`, but None for a run of which only an upper limit of this time is known.
+
+        It is not among the columns.
+        """
         return self._reached("seconds_to_target", lambda found: None if found.is_limit else found.seconds)
 
     @property

@@ -58,7 +58,7 @@ class Metric:
     def definition(self) -> str:
         """A sentence for the page that says which values are better."""
         better = "Larger" if self.larger_is_better else "Smaller"
-        known = {ACCURACY.noun: "", ERROR.noun: "It has the target's own units. Smaller is better. "}
+        known = {ACCURACY.noun: "", ERROR.noun: "It has the units of the values to predict. Smaller is better. "}
         return known.get(self.noun, f"{better} is better. ")
 
     @property
@@ -132,7 +132,7 @@ ACCURACY = Metric(
     "accuracy", True, "an accuracy as a share of 1, e.g. 0.6 for 60 %",
     most=1.0, scale=100.0, unit="%", spec=".2f", difference_spec=".2f",
 )  # fmt: skip
-ERROR = Metric("error", False, "an error above 0, in the target's own units")
+ERROR = Metric("error", False, "an error above 0, in the units of the values to predict")
 _MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values of other metrics, if they have one
 _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
@@ -153,9 +153,9 @@ def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
 
 
 def metric_of(scores: Sequence[CheckpointScores], monitor: Monitor = Monitor()) -> Metric:
-    """Return the metric that the runs of a comparison are judged by.
+    """Return the metric that the runs of a comparison are judged by: the metric that `monitor` names.
 
-    If the monitor names no metric, it is accuracy if any score has an accuracy, otherwise error. It is error even if no
+    If `monitor.name` is "auto", the metric is accuracy if any score has an accuracy. Otherwise it is error, even if no
     score has a finite error, as when all runs have diverged.
     """
     examples: Split = "validation" if any(score.deciding == "validation" for score in scores) else "test"

@@ -43,9 +43,9 @@ class Reached:
     """The time and the examples that a run needed to reach a target.
 
     Attributes:
-      is_limit: whether the two numbers are only upper limits. They are if the run's first score had already reached the
-        target, or if the run trained on more than the share `LONGEST_GAP` of its examples between the first score that
-        reached the target and the previous score.
+      is_limit: whether the two numbers are only upper limits. They are upper limits in two cases: the run's first score
+        had already reached the target, or the previous score is too far from the first score that reached it. Too far
+        means that the run trained on more than the share `LONGEST_GAP` of its examples between the two scores.
     """
 
     seconds: float

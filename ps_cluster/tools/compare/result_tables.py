@@ -77,13 +77,16 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
             "speed_ratio": f"{unit}/s, ratio",
             "time_ratio": f"s to {goal}, ratio",
         }
-        title = "Differences (95 % interval; ~ means that no difference is shown)"
+        title = "Differences (95 % interval; ~ means no clear difference)"
         found.append(Table(title, identity | columns, [_difference_cells(one) for one in differences]))
     return found
 
 
 def cells(finding: GroupFinding) -> dict[str, str]:
-    """Return a group's results as text, by column key: mean ± standard deviation, or "–" if unknown or not reached."""
+    """Return a group's results as text, by column key: mean ± standard deviation.
+
+    An unknown value is "–", e.g. the time to a target that no run reached.
+    """
     group, mean, measures = finding.group, finding.mean, finding.measures
     metric, optimizer, final = group.metric, group.first.config.optimizer, finding[measures.final]
     some = finding.runs_with(measures.seconds_to_target) if mean(measures.seconds_to_target) is not None else ""

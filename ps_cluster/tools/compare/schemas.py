@@ -27,7 +27,10 @@ _RUN_SCHEMA = "schema.json"  # in the folder of the other schema, which refers t
 
 
 def comparison_schema() -> Schema:
-    """Return the schema of a comparison's file. Settings of runs are in sections, or have dotted keys."""
+    """Return the schema of a comparison's file.
+
+    In such a file, settings of runs are nested (`training: {epochs: 3}`) or have dotted keys (`training.epochs: 3`).
+    """
     properties = schema_of(Comparison)["properties"]
     sections = sections_schema()
     of_run = {

@@ -107,7 +107,7 @@ def _judged(
         yield f"{way} in this run ({mean})" if found.mean != nothing else f"no difference in {what} in this run"
         return
     interval = f"({mean}, 95 % interval {text(found.low)} to {text(found.high)})"
-    yield f"no difference shown in {what} {interval}" if found.holds(nothing) else f"{way} {interval}"
+    yield f"no clear difference in {what} {interval}" if found.holds(nothing) else f"{way} {interval}"
 
 
 def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
@@ -132,12 +132,12 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     if limits := sum(bool(one and one.is_limit) for one in reached):
         yield (
             f"{limits} of {len(reached)} runs had no score shortly before the score that reached the target, so their times "
-            "to the target are only upper limits (≤), and no ratio uses them."
+            "to the target are only upper limits (≤), which are not used in ratios."
         )
     if target is None and not all(record.diverged for record in records):
         yield (
-            "No time to a target is compared, because no round number is both better than a guess and reached by every run "
-            "after its first score. Choose a target with --target-score."
+            "No time to a target is compared, because no round number is a suitable target: every run has to reach it after "
+            "its first score, and a model that only guesses must not reach it. Choose a target with --target-score."
         )
 
 

@@ -142,11 +142,13 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
         elif kind.is_on_disk:
             raise UserError(
                 f"data.dataset: got '{kind.name}', which no pod can download, as pods reach only each other and DNS: give "
-                "--data-volume CLAIM, or --data-dir if the image contains it"
+                "--data-volume CLAIM or, if the image contains the data, --data-dir"
             )
         return config
     if kind.generated:
-        raise UserError(f"--data-volume: got '{claim}', but the data set '{kind.name}' is generated: leave it out")
+        raise UserError(
+            f"--data-volume: got '{claim}', but the data set '{kind.name}' is generated: leave --data-volume out"
+        )
     if place is None:
         return config.with_values({"data.data_dir": DATA}) if kind.is_on_disk else config
     if not PurePosixPath(place).is_relative_to(DATA):

@@ -60,7 +60,7 @@ class SlurmJob:
         """The ports of the tasks, in words."""
         if self.first_port is not None:
             return f"the job's ports {self.first_port} to {self.first_port + self.count - 1}"
-        return f"the job's {self.count} ports (its number selects them from {_FIRST_PORT} to {_BEHIND_PORTS - 1})"
+        return f"the job's {self.count} ports (the job's number selects them from {_FIRST_PORT} to {_BEHIND_PORTS - 1})"
 
     @property
     def first_port_in_shell(self) -> str:

@@ -64,11 +64,12 @@ def _why_not(costs: Costs, run: FinishedRun) -> str | None:
         known = " or ".join(mode.name for mode in MODES if can_simulate(mode) and mode.has_parameter_servers)
         return f"mode.name: got '{kind.name}': give a run of mode {known}"
     if kind.takes_fewer_batches(config):
-        return "mode.dynamic_steps: got true: name a run in which it is false"
+        return "mode.dynamic_steps: got true: this is not simulated: give a run in which it is false"
     if grace_s := kind.grace_seconds(config):
-        return f"mode.grace_seconds: got {grace_s:g}: name a run in which it is 0"
+        return f"mode.grace_seconds: got {grace_s:g}: this is not simulated: give a run in which it is 0"
     if kind.delay(config):
-        return f"mode.simulate_workers: got {kind.emulated_workers(config)}: name a run in which it is null"
+        got = kind.emulated_workers(config)
+        return f"mode.simulate_workers: got {got}: this is not simulated: give a run in which it is null"
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
         ("weights in tables", costs.tables and costs.tables.weights, run.tables and run.tables.weights),

@@ -44,7 +44,7 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--local-steps",
     type=Integer(1, 1000),
-    help="In modes with local steps: how many steps a worker takes between two exchanges; default: that of the mode.",
+    help="In modes with local steps: how many steps a worker takes between two exchanges; default: the default of the mode.",
 )
 @option(
     "--backup-workers",

@@ -53,8 +53,8 @@ class TableCosts(BaseModel):
 class Costs(BaseModel):
     """The costs of one step of one worker, measured on an idle machine.
 
-    Some times are CPU seconds: the costs of the work of the parameter servers, those of the work of the chief, and all
-    fields with `cpu` in their names. The other times are wall seconds.
+    The times of the parameter servers' work, the times of the chief's work, and all fields with `cpu` in their names are
+    in CPU seconds. The other times are in wall seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -119,7 +119,10 @@ class Costs(BaseModel):
         return self.pull_delay_seconds + self.push_delay_seconds + self.step_gap_seconds
 
     def of_mode(self, mode: str) -> Costs:
-        """Return the costs of a step in this mode: without `round_push_seconds` if the mode has no rounds."""
+        """Return the costs of a step in this mode.
+
+        If the mode has no rounds, `round_push_seconds`, the additional cost of a push in a round, is 0.
+        """
         if MODES[mode].synchrony.waits is not Waits.IN_ROUNDS:
             return self.model_copy(update={"round_push_seconds": 0.0})
         return self

@@ -22,8 +22,8 @@ class OneMachine(SimulatedTraining):
 
     All CPU time is taken from `cluster.cores`. The measured CPU time of a worker's step may be longer than the wall
     time of its computation. The simulation assumes that the additional CPU time was spent in the delays of the step, on
-    calls and on packing messages. If the delays are too short for that, further threads of the computation spent the
-    rest.
+    calls and on packing messages. If the delays are too short for that, the rest is assigned to the computation, which
+    then runs in more than one thread.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):

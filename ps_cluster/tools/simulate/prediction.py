@@ -40,8 +40,8 @@ class Prediction:
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     """Simulate the cluster and, to compute its efficiency, one worker alone.
 
-    `costs`: the costs of a step or, in a mode with local steps, of all local steps of one push
-    together (`Costs.with_local_steps`).
+    `costs`: the costs of a step. In a mode with local steps, they are the costs of a period: of all steps from one push
+    to the next (`Costs.with_local_steps`).
     """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)

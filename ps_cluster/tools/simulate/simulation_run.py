@@ -127,7 +127,7 @@ def _print_predictions(predictions: Sequence[Prediction], console: Console) -> N
 
 
 def _print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> None:
-    """Print what was simulated, and the run and the processor with which its costs were measured.
+    """Print what was simulated, and in which run and on which processor the costs were measured.
 
     `cluster`: one of the simulated clusters, which differ only in their numbers of workers and parameter servers.
     """

@@ -1,6 +1,7 @@
 """Simulate training by discrete events: pulls, pushes, rounds and the staleness of gradients.
 
-The subclasses of `SimulatedTraining` add the machines.
+`SimulatedTraining` simulates the steps of the workers. Its subclasses, which are in other modules, simulate the machines
+on which the processes run.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def sweep(
     "--split",
     type=OneOf(["all", "shards", "bootstrap"]),
     default="all",
-    help="Training examples of each member. all: every example. shards: a separate part. bootstrap: as many as there "
-    "are, drawn with replacement.",
+    help="Training examples of each member. all: every example. shards: a separate part of the examples. bootstrap: as "
+    "many examples as the training set has, drawn with replacement.",
 )
 @option("--workers", "at_once", type=Integer(1, 8), default=2, help="Number of members that are trained at once.")
 @option(

@@ -73,8 +73,8 @@ def read_ensemble(
     for key in ("training.seed", "training.sample"):
         if key in settings:
             raise UserError(
-                f"{key}: got {settings[key]!r:.80}: each member gets its own value, by --members and --split: leave "
-                "it out"
+                f"{key}: got {settings[key]!r:.80}: --members and --split choose a value for each member: leave "
+                "this setting out"
             )
     named = models or (build_config(None, dict(settings)).model.name,)
     seeds = seeds or (1 if len(named) > 1 else MEMBERS)

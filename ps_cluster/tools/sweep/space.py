@@ -97,7 +97,10 @@ class Space:
         return self.from_optuna(trial.params)
 
     def from_optuna(self, stored: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of the settings. Optuna has stored values of `Choices` as JSON, and numbers as they are."""
+        """Return the values of a trial's settings, from the values that Optuna has `stored` for this trial.
+
+        Optuna stores values of `Choices` as JSON, and numbers as they are.
+        """
         found = {key: stored[key] for key in self.axes}
         return {key: json.loads(value) if isinstance(value, str) else value for key, value in found.items()}
 
@@ -126,7 +129,7 @@ class Space:
 def read_space(given: Mapping[str, object]) -> Space:
     """Return a search space. Raises UserError if a key or its values are invalid.
 
-    `given`: dotted key → a text like the values in `--vary`, or a list of values.
+    `given`: dotted key → the values of the setting, as in `--vary` (e.g. "0.01..1:log") or as a list.
     """
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")

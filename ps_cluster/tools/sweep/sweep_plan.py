@@ -44,10 +44,10 @@ class Sweep(BaseModel):
     """A sweep, which searches for good settings by training many trials with different values.
 
     Attributes:
-      vary: the settings that vary: dotted key → a text like the values in `--vary`, or a list of values.
+      vary: the settings that vary: dotted key → values, as in `--vary` (e.g. "0.01..1:log") or as a list.
       method: one of `SEARCH_METHODS`.
       trials: the number of trials; None for the method's default.
-      settings: the settings of all trials, by dotted key. A file may also write them as sections.
+      settings: the settings of all trials, by dotted key. In a file, they may also be nested: `training: {epochs: 3}`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)

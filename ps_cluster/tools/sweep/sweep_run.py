@@ -48,7 +48,7 @@ class Running:
       scores: reads the new rows of the trial's evaluation results.
       score: the score of the trial so far; None before its first score.
       rung: the stage of the training after which successive halving next decides whether to stop the trial early. None
-        after the last decision, and after a decision that was missed because there was no score of its stage.
+        if no decision follows. If the trial has no score at this stage, this decision and all later ones are skipped.
     """
 
     trial: Trial

@@ -28,7 +28,12 @@ _WHY = "why"
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial. `score` is the last known score on held-out examples, or None. `why` is the reason of a failure."""
+    """A trial of a sweep.
+
+    Attributes:
+      score: its last recorded score on held-out examples; None if no score is recorded.
+      why: why the trial failed; "" if it has not failed.
+    """
 
     number: int
     values: Values

@@ -208,9 +208,9 @@ def test_an_interval_that_holds_zero_is_marked_and_no_difference_is_shown(tmp_pa
     assert row["difference"].startswith("~ ") and row["difference"].endswith("(-2.48 to +2.48)")
     assert row["speed_ratio"] == "~ 1.00 (1.00 to 1.00)"
     assert judged(roots) == [
-        "sync-ps against sync (same batch: 128 images per worker, 384 per update; 3 seeds): no difference shown in images/s "
+        "sync-ps against sync (same batch: 128 images per worker, 384 per update; 3 seeds): no clear difference in images/s "
         "(1.00 times, 95 % interval 1.00 to 1.00); the time to 50 % is not compared, as it was not measured in every run; no "
-        "difference shown in the final test accuracy (+0.00 points, 95 % interval -2.48 to +2.48)."
+        "clear difference in the final test accuracy (+0.00 points, 95 % interval -2.48 to +2.48)."
     ]
 
 
@@ -402,7 +402,7 @@ def test_the_report_says_whether_all_runs_were_scored_at_the_same_numbers_of_ima
     scores = ((0.1, 0.0, 0), (0.4, 10.0, 5000), (0.6, 20.0, 10_000))
     late = (scores[0], (0.4, 10.0, 5200), scores[2])
     for name, others, says in (
-        ("alike", late, "3, at the same numbers of images (these differ by at most 2.0% of the training)"),
+        ("alike", late, "3, at about the same numbers of images (at most 2.0% of the training apart)"),
         ("fewer", scores[1:], "2 to 3, not at the same numbers of images"),
     ):
         runs = [Fake({"mode.name": mode}, one) for mode, one in (("sync", scores), ("async", others))]

@@ -53,7 +53,7 @@ def test_every_step_of_slurm_waits_as_it_was_asked_for(given):
     [
         (
             (),
-            "not isolated: whoever reaches the job's 6 ports (its number selects them from 10000 to 32767) can run code",
+            "not isolated: whoever reaches the job's 6 ports (the job's number selects them from 10000 to 32767) can run code",
         ),
         (("--port", "4000"), "not isolated: whoever reaches the job's ports 4000 to 4005 can run code as you"),
         (

@@ -22,7 +22,7 @@ _COMPILED_WITHIN_S = 60.0
 class ClockSetBack(FaultKind):
     """A fault that sets the clock back by an hour for all processes of the run.
 
-    No process may die of it, and no duration that the run reports may be wrong.
+    All processes have to survive this, and all durations that the run reports have to be right.
 
     A library that is loaded before the C library replaces `clock_gettime`, `gettimeofday` and `time`. Unlike with a
     real change of the clock, waits that have begun don't get longer, and the times of files are the real times.

@@ -33,7 +33,7 @@ class _SmallDisk(FaultKind):
             with _small_disks(run, [run.tools], FULL):
                 return None
         except NotAllowed as reason:
-            return f"this user may not mount a file system that only the run sees: {reason}"
+            return f"this user is not allowed to mount a file system that only the run sees: {reason}"
 
 
 class FullAtLastCheckpoint(_SmallDisk):
@@ -72,6 +72,6 @@ class OutOfInodes(_SmallDisk):
         scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
         before = log.stat().st_size
         with _small_disks(scene.run, files.states, NO_INODES):
-            problem = f"the log {log.name} does not report a snapshot that could not be written"
+            problem = f"the log {log.name} does not report that a snapshot could not be written"
             scene.wait_for(lambda: _REFUSED.encode() in log.read_bytes()[before:], NOTICED_WITHIN_S, problem)
         return Injection(scene.now(), [new_file(files.snapshots, "*.safetensors")])

@@ -47,7 +47,7 @@ class OutOfMemory(Death):
 
 
 class Throttled(Lasting):
-    """A fault that limits a chief, ps or worker to 5 % of a processor for a while. No process may die of it."""
+    """A fault that limits a chief, ps or worker to 5 % of a processor for a while. All processes have to survive."""
 
     name = "throttle"
     all_survive = True
