@@ -204,7 +204,7 @@ def _remove(job: Job) -> None:
 
 
 def config_at_once(values: Mapping[str, object]) -> RunConfig:
-    """Return the configuration of a run that trains at the same time as other runs. An evaluator scores its checkpoints.
+    """Return the configuration of a run that trains at the same time as other runs, with an evaluator.
 
     `values`: the settings of the run, dotted key → value. Raises UserError if they are invalid.
     """

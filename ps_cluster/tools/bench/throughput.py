@@ -55,7 +55,7 @@ About = Mapping[str, str | int]
 class BenchJob:
     """The settings of a measurement (a case), and the ways to train (arms) that are measured with them in turns.
 
-    Rates count `examples_counted_as_one` examples as one unit.
+    The unit of the rates is `examples_counted_as_one` examples per second.
     """
 
     about: About

@@ -5,8 +5,8 @@ from the same batches, with the same learning rate at each step. The disturbed r
 until it has recovered from the last fault, and is then stopped. It is resumed with a falling learning rate (the
 cool-down), because the accuracy says little while the rate is high. The rate can't fall earlier, because the number of
 steps is not known before the last fault. Equal asynchronous runs end with different accuracies, so several undisturbed
-runs are needed to judge the accuracy. A run on several hosts is not compared with undisturbed runs: only its own results
-are checked.
+runs are needed to judge the accuracy. A run on several hosts is not compared with undisturbed runs: only its own
+results are checked.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Experiment(ABC):
 
     @property
     def kinds(self) -> Mapping[FaultKind, str | None]:
-        """The kinds of fault to inject. Each maps to the reason why it is impossible, or to None if no reason is known."""
+        """The kinds of fault to inject. Each maps to the reason why it is impossible; None if no reason is known."""
         return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod

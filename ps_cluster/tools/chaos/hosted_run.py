@@ -200,8 +200,9 @@ class HostedRun:
 def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
     """Return the seconds from the last update in the newest saved state to `now`.
 
-    If there is no saved state, return the seconds from `began`, the start of the run. `began` and `now` are in monotonic
-    seconds. The time at which the state was saved does not matter: a leader also saves while no update is applied.
+    If there is no saved state, return the seconds from `began`, the start of the run. `began` and `now` are in
+    monotonic seconds. The time at which the state was saved does not matter, because a leader also saves while no
+    update is applied.
     """
     state = checkpoints.load_newest_good(files.states, lambda damaged: None)
     row = last_row(files.progress, ProgressRow)

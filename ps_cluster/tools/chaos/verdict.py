@@ -73,7 +73,7 @@ def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple
 
     Return None with fewer than LEAST_UNDISTURBED runs. The interval is Student's prediction interval. It is at least as
     wide as the binomial noise of the test examples, even if the runs are equal by accident. This noise is computed as
-    if there were one more right example and one more wrong example, so that it is never zero.
+    if one more prediction were right and one more were wrong, so that it is never zero.
     """
     n = len(undisturbed)
     if n < LEAST_UNDISTURBED:

@@ -58,7 +58,7 @@ class Comparison(BaseModel):
     Attributes:
       batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
         "same_per_worker" gives every worker the same batch size.
-      learning_rate: how the rate of an arm follows from the rate in `settings`, or else from the network's default rate.
+      learning_rate: how an arm's rate follows from the rate in `settings`, or else from the network's default rate.
         "linear" multiplies that rate by examples per update / batch size (Goyal et al. 2017, arXiv:1706.02677, section
         2.1, for SGD). "same" takes it as it is. An arm's rate is not multiplied if the arm sets it, or if it was
         tuned for this network, mode, number of workers and batch.
@@ -304,8 +304,8 @@ def _digest(text: str) -> str:
 def has_rates_of_recipe(config: RunConfig) -> bool:
     """Return whether `config` has the learning rate and momentum that the network's recipe lists for such a run.
 
-    A recipe, which holds the settings that were found for a network, lists them for some combinations of mode, number
-    of workers and batch size.
+    A recipe holds the settings that were found for a network. It lists learning rates and momenta for some combinations
+    of mode, number of workers and batch size.
     """
     found = rates_found(config)
     return found is not None and found.are_used_by(config)
@@ -314,8 +314,8 @@ def has_rates_of_recipe(config: RunConfig) -> bool:
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
     """Return the batch size per worker that gives an update the same number of examples in every mode.
 
-    This number is `workers` x the batch size in `config`. Raises UserError if the mode of `config` can't split so many
-    examples into equal batches.
+    An update then has `workers` x the batch size in `config` examples. Raises UserError if the mode of `config` can't
+    split so many examples into equal batches.
     """
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)

@@ -53,8 +53,8 @@ class TableCosts(BaseModel):
 class Costs(BaseModel):
     """The costs of one step of one worker, measured on an idle machine.
 
-    The times of the parameter servers' work, the times of the chief's work, and all fields with `cpu` in their names are
-    in CPU seconds. The other times are in wall seconds.
+    The times of the parameter servers' work, the times of the chief's work, and all fields with `cpu` in their names
+    are in CPU seconds. The other times are in wall seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)

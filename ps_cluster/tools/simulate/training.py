@@ -1,7 +1,7 @@
 """Simulate training by discrete events: pulls, pushes, rounds and the staleness of gradients.
 
-`SimulatedTraining` simulates the steps of the workers. Its subclasses, which are in other modules, simulate the machines
-on which the processes run.
+`SimulatedTraining` simulates the steps of the workers. Its subclasses, which are in other modules, simulate the
+machines on which the processes run.
 """
 
 from __future__ import annotations
