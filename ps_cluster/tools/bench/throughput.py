@@ -223,7 +223,7 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
     """Print a line for each arm of each case.
 
-    Then print, for each arm with slow workers, how its share kept is computed, and the share of an ideal cluster.
+    Then print, for each arm with slow workers, how its "share kept" is computed, and its `BenchArm.ideal`.
     """
     title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)

@@ -146,7 +146,7 @@ def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
 def _too_short(records: Sequence[Record], limit_s: float) -> Iterator[str]:
     """Yield a sentence on the shortest run if it ended before the limit.
 
-    A run that ends after the limit is right: it still finishes its last steps.
+    A run that ends after the limit is normal, because a run still finishes its last steps.
     """
     shortest = min(
         (record for record in records if not record.diverged), key=lambda record: record.summary.train_seconds
