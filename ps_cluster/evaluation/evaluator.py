@@ -309,9 +309,10 @@ class _Evaluator:
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
     def _score_views(self, step: int) -> None:
-        """Score the last checkpoint, of `step`, again, now also over augmented views. Replace its earlier scores.
+        """Score the last checkpoint again, now also over augmented views, and replace its earlier scores.
 
-        Do nothing if `evaluation.augment_last` is not set, or if these scores exist already.
+        Do nothing if `evaluation.augment_last` is not set, or if these scores exist already. `step`: the step of the
+        checkpoint.
         """
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)

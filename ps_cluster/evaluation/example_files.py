@@ -182,7 +182,11 @@ def _fitting_rows(name: str, given: np.ndarray, field: ArrayField) -> np.ndarray
 
 
 def _can_hold(rows: np.ndarray, dtype: str) -> bool:
-    """Return whether a cast to `dtype` keeps the meaning of an array. Integers have to be in the range of the dtype."""
+    """Return whether an array may be cast to `dtype`.
+
+    Only text may be cast to text, and floats may not be cast to integers. If `dtype` is an integer type, integers have
+    to be in its range.
+    """
     if dtype == TEXT:
         return is_text(rows)
     if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:

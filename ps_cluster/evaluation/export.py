@@ -152,7 +152,11 @@ def _check_files(
 
 
 def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
-    """Call `work` and return its result. If a converter fails, raise RunFailed with the name of the format."""
+    """Call `work`, which writes or loads the model in one format, and return its result.
+
+    If a converter fails, raise RunFailed with the name of the format. The message says that the model can't be `what`:
+    "written" or "read again".
+    """
     try:
         return work(exported, path)
     except (UserError, OSError):

@@ -42,8 +42,8 @@ class TrainedRun:
 
         Args:
           data_dir: the folder of the data set; None: use the copy that the run used.
-          needs_examples: if False, the shapes and dtypes of an example, which the run directory contains, are enough,
-            and the data set itself need not exist any more.
+          needs_examples: whether the examples of the data set are needed. If not, the data set need not exist any more,
+            because the run directory contains the shapes and dtypes of an example.
 
         Raises:
           UserError: `root` is not a run directory, the run has no model, or its data set can't be found.

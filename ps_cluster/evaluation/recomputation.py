@@ -175,7 +175,10 @@ class Recomputation:
     # Compare what the workers computed.
 
     def _compare_gradients(self, sample: UpdateSample, findings: _Findings) -> None:
-        """Compare the gradient and the fresh statistics that the shards received with those of plain Keras."""
+        """Compare the gradient and the fresh statistics that the shards received with those of plain Keras.
+
+        The fresh statistics are what a step adds to the kept share of the moving statistics.
+        """
         gradients, steps = sample.header.gradients, self._steps
         reasons = [*map(steps.why_unchecked, gradients), steps.take_keys(sample.shards, self._config.wire)]
         for reason in filter(None, reasons):
@@ -268,7 +271,7 @@ class Recomputation:
         if expected is None:
             name = self._config.optimizer.rule
             return findings.leave_unchecked(
-                f"what updates compute, because optimizer.rule {name} or the staleness method does not define `equation`"
+                f"the weights and slots after updates, because optimizer.rule {name} or the staleness method has no `equation`"
             )
         before = _as_float64(shard.before)
         for name in sorted(expected):

@@ -88,7 +88,7 @@ class CompatibilityFingerprint(Row):
             raise Malformed(first_error(error, "agreement")) from error
 
     def to_json(self) -> str:
-        """Return the fingerprint as JSON. `from_json` refuses a JSON text that is longer than `MOST_BYTES`."""
+        """Return the fingerprint as a JSON text, which `from_json` reads."""
         return self.model_dump_json()
 
     def difference(self, other: CompatibilityFingerprint, at: str, here: str = "here") -> str | None:

@@ -67,7 +67,11 @@ class AlignedStates:
         return not outstanding
 
     def note_saved(self, aligned: bool, step: int) -> None:
-        """Record that a state was saved. An aligned state of a step above 0 ends the pause, or delays the next one."""
+        """Record that a state was saved.
+
+        An aligned state with at least one update ends the pause. If there is no pause, the time until the next one
+        starts anew.
+        """
         if aligned and step:
             self._end_pause()
 

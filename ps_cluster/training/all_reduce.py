@@ -5,14 +5,14 @@ gradients. It makes several updates in one graph. For each update, it
 
 1. pulls the weights from its local shard, and computes the gradient,
 2. gets the mean of all workers' gradients by all-reduce,
-3. applies the mean to its local shard, and keeps the update's row for the ledger.
+3. applies the mean to its local shard, and keeps the update's row for the ledger, the table of all updates.
 
 After these updates, one more all-reduce exchanges all their rows, every worker's request (continue or stop), and
 digests of the weights.
 
-A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
-gradients are not sent in float32. Worker 0 also writes the checkpoints, the progress rows, the ledger and the result.
-TF_CONFIG names the workers.
+A step usually needs one all-reduce, of the flat gradient together with the moving statistics. If gradients are sent in
+bfloat16, a second all-reduce sends the statistics in float32. Worker 0 also writes the checkpoints, the progress rows,
+the ledger and the result. TF_CONFIG names the workers.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
 
 
 def _leave(workers: list[str], index: int) -> None:
-    """Wait until this worker may end, because no other worker needs it any more.
+    """Wait until no other worker needs this worker any more. Then it may end.
 
     A worker that has finished an all-reduce may be ahead of another worker that still needs data from it. And TensorFlow
     aborts a worker that outlives worker 0, so worker 0 waits for the other workers to end.
@@ -226,8 +226,8 @@ def all_reduce_function(
 
     Its arguments are the number of updates, int32 [], and this worker's request to continue or to stop, float64 []
     (CONTINUE, STOP or CONTINUE_LATER). It returns float64 [1 + workers]. The first element of the result is the request
-    of worker 0: the sum of all requests, because the other workers always request CONTINUE, which is 0. The other
-    elements are digests of the weights after the updates, one for each worker.
+    of worker 0. It is computed as the sum of all requests, because the other workers always request CONTINUE, which
+    is 0. The other elements are digests of the weights after the updates, one for each worker.
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers

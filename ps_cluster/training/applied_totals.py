@@ -17,7 +17,7 @@ class AppliedTotals:
     Attributes:
       gradients: the number of steps applied.
       examples: the number of examples in these steps.
-      staleness: staleness → number of steps.
+      staleness: for each staleness that occurred, the number of steps that had it.
       bad_losses: the number of steps whose loss was NaN or infinite.
       rows, row_values: how many rows of embedding tables these steps pulled and pushed, and how many numbers these
         rows held.
@@ -123,8 +123,8 @@ class AppliedTotals:
         """Return the examples per second while all workers trained.
 
         The measured time begins when every worker has had its first update, because TensorFlow builds a worker's graph
-        before that. With b backup workers, it begins when all workers but b have had it. It ends with the last update.
-        Return None if the measured time is 0.
+        before the first update of that worker. With b backup workers, it begins when all workers but b have had it. It
+        ends with the last update. Return None if the measured time is 0.
 
         Args:
           last_update: the training time of the last update, in seconds; None if there was none.

@@ -84,7 +84,7 @@ def build(
 def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:
     """Return the positions of each server's weights in the vector of all weights, for a network with embedding tables.
 
-    Each server has a range of the weights that do not belong to tables. Its rows of each table follow
+    Each server has a range of the weights that do not belong to tables, followed by some rows of each table
     (server/table_shard.py). `matrices`: the matrices that must not be cut into parts on several servers.
     """
     starts = accumulate([0, *network.all_weights.sizes])

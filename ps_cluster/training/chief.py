@@ -1,4 +1,7 @@
-"""Run the chief's loop: hand out step ids and follow them in the ledger. In mode single, the chief also computes."""
+"""Run the chief's loop: hand out step ids, and read which steps the parameter servers have accepted.
+
+Each parameter server records its accepted steps in a table, the ledger. In mode single, the chief also computes.
+"""
 
 from __future__ import annotations
 
@@ -169,8 +172,8 @@ class Chief:
         """Create a chief.
 
         Args:
-          lost_after_s: if a dispatch is late by this many seconds, the chief gives it to another worker too. It is late
-            once it has had no update for the longest time that an update may take.
+          lost_after_s: how many seconds the chief waits for a late dispatch before it gives the dispatch to another
+            worker too. A dispatch is late if none of its steps was applied in the longest time that an update may take.
           present: returns the indices of the workers that take part now; None if all workers always take part.
           start_again: asks workers, with the reason, to exit and be started again; None if the launcher finds and ends
             workers that do nothing (launch/silence.py).
@@ -256,10 +259,16 @@ class Chief:
         self._end_told = handed_out != NO_END
 
     def _repeat_late_dispatches(self) -> None:
-        """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
+        """Give each dispatch of which no step was applied for a long time to another worker too.
+
+        A step that two workers compute is applied once, because the ledger accepts each step only once.
+        """
         late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.take_late_dispatches(late_after_s, self._work.workers):
-            log_line(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
+            log_line(
+                f"no step of a dispatch was applied for {late_after_s:.0f} s: another worker also gets its {len(steps)} "
+                "open steps"
+            )
             self._work.repeat(steps)
 
     def _ask_late_workers_to_restart(self) -> None:
@@ -302,7 +311,7 @@ class Chief:
     def _schedule(self, graph: DispatchGraph, what: np.ndarray | int) -> None:
         """Schedule a dispatch. The current time is sent with it, because the ledger has a column for this time.
 
-        `what`: the step ids of the dispatch; in modes with rounds, the version at which it ends.
+        `what`: the step ids of the dispatch; in modes with rounds, the version of the weights at which it ends.
         """
         self._dispatcher.schedule(graph, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 

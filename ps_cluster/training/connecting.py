@@ -1,4 +1,4 @@
-"""Connect the chief to the tasks, check that they have its versions and settings, and tell them how training ended."""
+"""Connect the chief to the tasks, compare versions and settings, and tell the tasks how training ended."""
 
 from __future__ import annotations
 

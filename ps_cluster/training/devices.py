@@ -1,8 +1,8 @@
 """Name the devices of a cluster's tasks, and choose the device that computes the network on a worker.
 
 All other operations of a worker's graphs are placed on its processor. Otherwise TensorFlow would use a visible GPU for every
-operation that has a GPU kernel. It would then place the worker's variables on the GPU, although the next leader frees them
-on the processor. And to gather the rows of a batch, it would copy the whole mapped data set to the GPU.
+operation that has a GPU kernel. It would then place the worker's variables on the GPU, where the next leader would not
+free them. It would also copy the whole memory-mapped data set to the GPU, to gather the rows of a batch there.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class _OpenDispatch:
 class OpenDispatches:
     """Keeps the dispatches with steps that are not yet applied, in the order in which they were handed out.
 
-    Workers take dispatches in this order. So work on a dispatch has begun if a later dispatch has an update, or if the
-    number of open dispatches is at most the number of workers. A finished dispatch takes no memory.
+    Workers take dispatches in this order. So a dispatch has begun if a step of a later dispatch was applied. All open
+    dispatches have begun if there are no more of them than workers. A finished dispatch takes no memory.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None):
@@ -53,7 +53,7 @@ class OpenDispatches:
 
         A dispatch is late if it had no update for `after_s` seconds after its start or its newest update. It is
         returned only once, but its repeat counts as a new dispatch, which may be late as well. Call this method after
-        each check of the ledger, because it also notices that work on a dispatch has begun.
+        each check of the ledger, because it also records when work on a dispatch begins.
 
         Args:
           workers: the number of workers that take part now.

@@ -1,6 +1,6 @@
-"""Define the schedules of the learning rate, and compute the rate of a batch from the number of its update.
+"""Define the schedules of the learning rate, and compute the learning rate of each batch.
 
-The launcher imports this module for the schedules, so it does not import TensorFlow before a graph is built.
+The launcher imports this module for the schedules. So this module does not import TensorFlow before a graph is built.
 """
 
 from __future__ import annotations

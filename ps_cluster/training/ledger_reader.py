@@ -1,4 +1,7 @@
-"""Copy new rows from the parameter servers' ledgers into the journals on disk and into the run's progress."""
+"""Read new rows from the parameter servers' ledgers, write them to disk, and count them in the run's progress.
+
+A ledger is a server's table of accepted pushes. A journal is its copy on disk.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class LedgerReader:
         return self._store.changed_share
 
     def snapshot(self, extent: Extent = Extent.WHOLE) -> dict[str, np.ndarray | Pieces]:
-        """Read the arrays of a checkpoint. Return them once all ledger rows that the checkpoint counts are on the disk.
+        """Read the arrays of a checkpoint. Return them once all ledger rows that belong to it are on the disk.
 
         Args:
           extent: how much of the embedding tables to read. See `ParameterStore.snapshot`.

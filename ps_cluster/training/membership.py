@@ -152,7 +152,10 @@ class Membership:
         return self._admit_or_refuse(worker)
 
     def _disconnect_from_lost(self, silent: Collection[int]) -> None:
-        """End the connections to the members in `silent` that were silent for too long, so that their dispatches fail."""
+        """End the connections to members that have not answered for too long, so that their dispatches fail.
+
+        `silent`: the members that do not answer now.
+        """
         now = self._clock()
         known = self._silent_since if now - self._polled_s <= _LONGEST_GAP_S else {}
         self._polled_s = now
@@ -190,7 +193,7 @@ class Membership:
     def _admit_or_refuse(self, worker: int) -> bool:
         """Return whether a connected worker may take part, and let it take part if so.
 
-        A refused worker stays connected until the next worker is taken in.
+        A refused worker is disconnected only when another worker joins.
         """
         try:
             reason = self._reason_to_refuse(Task(WORKER, worker))

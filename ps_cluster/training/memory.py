@@ -144,7 +144,8 @@ class TableMemoryLimit:
         if rows < config.model.rows_from or not layer.trainable:
             return
         self._numbers += rows * width
-        tables = f"the embedding tables up to '{layer.name}' (a table of {rows:,} rows of width {width}) take about"
+        table = f"the embedding table of '{layer.name}' ({rows:,} rows of width {width})"
+        tables = f"{table} and the tables of earlier layers take about"
         if self._room is not None and SURE_SHARE * table_bytes(config, self._numbers) > self._room.memory_bytes:
             less = "fewer or narrower rows" + ", or --no-evaluator," * config.cluster.evaluator
             of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
@@ -226,6 +227,6 @@ def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)
         raise UserError(
             f"cluster.parameter_servers: got {config.shards}: the network has {weights:,} weights"
-            f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
-            f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
+            f"{f', kept separately for each of {rows} workers' * (rows > 1)}, but each parameter server can send at most "
+            f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers} parameter servers"
         )

@@ -15,7 +15,7 @@ from ps_cluster.training.modes.layers import PlacementEntry
 
 
 def first_blocks(blocks: Sequence[Block], places: Sequence[PlacementEntry], workers: int) -> list[int]:
-    """Return the number of each worker's first block. A block is a group of layers that can't be cut apart.
+    """Return the index of each worker's first block. A block is a group of layers that can't be cut apart.
 
     Args:
       places: the first layer of each worker; if empty, the blocks are balanced by their numbers of weights.

@@ -40,7 +40,8 @@ class _RecomputedPeriods(RecomputedSteps):
     def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Return a period's fresh statistics, float64 [m].
 
-        These are the moving statistics at the end of the period, minus what remains of the pulled statistics in them.
+        A share of the pulled statistics remains in the moving statistics at the end of the period. The fresh statistics
+        are the rest.
 
         Args:
           statistics: float64 [m], the statistics at the end of the period.

@@ -185,7 +185,11 @@ class RecomputedSteps:
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
-        """Return the loss, [], of a micro-batch: Keras's loss for the objective, or the loss given to compile()."""
+        """Return the loss, [], of a micro-batch.
+
+        If the network was compiled with a loss, or has one output for two classes, this is the loss that the workers
+        use. Otherwise it is Keras's loss for the objective.
+        """
         rows, weights = examples.target, examples.weights
         targets = self._head.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing

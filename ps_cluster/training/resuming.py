@@ -61,9 +61,9 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
     steps = checkpoint.arrays[ACCEPTED_STEPS]
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(
-            f"cluster.workers: got {config.cluster.workers}: a ledger for this number of workers holds "
-            f"{config.ledger_window:,} steps, but the unfinished steps of the run in '{run_dir.root}' span more: "
-            "resume the run with as many workers as before"
+            f"cluster.workers: got {config.cluster.workers}: with this number of workers, a ledger has room for "
+            f"{config.ledger_window:,} steps from the first unfinished step on, but the run in '{run_dir.root}' has accepted "
+            "later steps: resume the run with as many workers as before"
         )
     return checkpoint
 
@@ -152,8 +152,8 @@ def _contradictions(
         yield f"a counter is negative, {table.min()}"
     if not steps.shape[1] or (steps[:, 0] > applied.below).any():
         yield (
-            f"the first open step of a shard is not recorded, or it is above step {applied.below}, although this step is "
-            "not applied"
+            f"a shard's record of accepted steps is empty, or begins above step {applied.below}, although step "
+            f"{applied.below} is not applied"
         )
     if len(waiting) > MOST_OPEN:
         yield f"{len(waiting)} rows wait for other shards, and at most {MOST_OPEN} can wait"

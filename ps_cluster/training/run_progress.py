@@ -145,7 +145,10 @@ class RunProgress:
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that can't be handed out yet: the ledgers have no room, or a checkpoint comes first."""
+        """The first step id that can't be handed out yet.
+
+        It waits until the ledgers have room for it, or until a checkpoint is written that has to come first.
+        """
         end = self.lowest_open_step + self._config.ledger_window
         held_at = self.held_at  # another thread may change it to None
         return end if held_at is None else min(end, held_at * self._steps_per_update)

@@ -81,7 +81,9 @@ class UpdateSampler:
         self._reserve()
 
     def poll(self, rows: Sequence[np.ndarray]) -> None:
-        """Process the new ledger rows of each shard, write the complete samples, and reserve the free buffers again.
+        """Process the new ledger rows of each shard.
+
+        Write the samples of updates that all shards have applied. Then reserve all free buffers for later updates.
 
         Args:
           rows: for each shard, a structured array [k] of `ledger.ROW`.

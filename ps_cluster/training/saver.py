@@ -130,8 +130,8 @@ class Saver:
         """The seconds until the setting `checkpoints.every_epochs` makes a checkpoint due, at the present speed.
 
         They are infinite without this setting, while the speed is unknown, and while a checkpoint is already due.
-        If the chief checks the ledger at that moment, all modes of a comparison save at nearly the same number of
-        examples.
+        The chief checks the ledger after this time, so that all modes of a comparison save at nearly the same number
+        of examples.
         """
         every, speed = self._config.checkpoints.every_epochs, self._progress.epochs_per_second()
         is_due = self._whole_epochs() > self._epochs  # the checkpoint waits only for the pause after the last save
@@ -188,7 +188,7 @@ class Saver:
         )
 
     def _snapshot_is_due(self) -> bool:
-        """Return whether a snapshot is due and would save any work."""
+        """Return whether a snapshot is due. None is due before the first update."""
         every_s = self._config.checkpoints.snapshot_every_seconds
         is_time = self._clock() - self._saved[self._run_dir.snapshots] >= every_s
         return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
@@ -239,7 +239,7 @@ class Saver:
     def _checkpoint_every_s(self) -> float:
         """The seconds between checkpoints.
 
-        With the setting "auto", this is the time that the run had trained until its last checkpoint, but at least
+        With the setting "auto", they equal the training time before the last checkpoint, but they are at least
         `FIRST_S` and at most `LONGEST_S`.
         """
         if (setting := self._config.checkpoints.every_seconds) != AUTO:
@@ -364,8 +364,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` at intervals, so that the training does not seem to stand still while a large state is written.
 
-        If no update was applied since the previous save that called `saving`, this save does not call it. Otherwise a
-        training that stands still would not be noticed.
+        But do not call `saving` if no update was applied since its last call in an earlier save. Otherwise nobody would
+        notice that the training stands still.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

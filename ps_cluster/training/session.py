@@ -308,7 +308,7 @@ class Session:
         )
 
     def _rows_by_other_rules(self, history: Sequence[JournalPart]) -> int:
-        """Return how many rows at the beginning of a shard's ledger may not follow this leader's settings.
+        """Return how many rows at the beginning of a shard's ledger were possibly written under other settings.
 
         These are all rows up to and including the last row of an earlier leader whose `ledger_settings_text` differs
         from that of this leader. Return 0 if there is no such leader.

@@ -1,6 +1,6 @@
 """Compute one training step as a pure function of its step id and the pulled parameters.
 
-The launcher imports this module to check schedules, so it does not import TensorFlow before a graph is built.
+The launcher imports this module to check schedules. So this module does not import TensorFlow before a graph is built.
 """
 
 from __future__ import annotations

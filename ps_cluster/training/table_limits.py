@@ -46,4 +46,4 @@ def _reasons(config: RunConfig) -> Iterator[str]:
     if optimizer.clip_norm is not None:
         yield f"optimizer.clip_norm is {optimizer.clip_norm:g}, which needs the norm of each variable"
     if optimizer.learning_rate_factors:
-        yield "optimizer.learning_rate_factors is set, which works only for whole variables"
+        yield "optimizer.learning_rate_factors is set, and a factor applies to a whole variable, not to single rows"

@@ -7,8 +7,8 @@
 
 Some modes have other graphs, in modes/sync_ps.py, modes/bounded.py, modes/fragments.py, all_reduce.py and
 split_trainer.py. The chief's process builds the graphs of this module; a worker's process serves (launch/serving.py) and
-runs what the chief sends it. The launcher imports this module to check modes, so it does not import TensorFlow before a
-graph is built.
+runs what the chief sends it. The launcher imports this module to check modes. So this module does not import TensorFlow
+before a graph is built.
 """
 
 from __future__ import annotations
@@ -186,10 +186,11 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: whether the steps are handed out a second time. If so, and if pushes are never dropped, each pull asks
-        whether all shards already have the step, and such a step is not computed again. (A step that only some shards
-        lack is still pushed to all shards.) Otherwise pulls do not ask: a worker can't prepare a batch while it waits
-        for the answer, and training would be a few percent slower.
+      repeats: whether the steps are handed out a second time. If so, each pull asks whether all shards already have
+        the step, and such a step is not computed again. (A step that only some shards lack is still pushed to all
+        shards.) Pulls do not ask this if pushes may be dropped. They also do not ask it when steps are handed out for
+        the first time, because training would be a few percent slower: a worker can't prepare a batch while it waits
+        for the answer.
     """
     computation = TimedComputation(compute, config, store)
 

@@ -120,14 +120,14 @@ class WorkerState:
             return self._assign(newest)
 
     def _written(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return, for each file, the bytes of its state, uint8 [k], and the number of saves in this state, int64 []."""
+        """Return the bytes of the state in each file, uint8 [k], and the number of each file's save, int64 []."""
         # If a file's name is constant, TensorFlow reads the file when it optimises the graph, and keeps that content.
         nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
         states = [self._read(tf.strings.join([name, nothing])) for name in self._files]
         return states, [self._number_of_saves(state) for state in states]
 
     def _assign(self, state: tf.Tensor) -> tf.Tensor:
-        """Assign the values in the bytes of a state to all variables; return the state's number of saves, int64 []."""
+        """Assign the values in the bytes of a state to all variables; return the number of its save, int64 []."""
         parts = tf.split(state, [_bytes_of(variable) for variable in self._kept.values()])
         assigned = []
         for variable, part in zip(self._kept.values(), parts, strict=True):

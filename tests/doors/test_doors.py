@@ -151,7 +151,10 @@ BAD = [
     ("parts.py:Settings", "its Settings has to be a subclass of ps_cluster.config.modes.ModeSettings"),
     ("parts.py:Shard", "its shard is 7, but has to be a subclass of ps_cluster.server.shard.ParameterShard"),
     ("parts.py:Steps", "its step_source is <class 'int'>, but has to be a subclass of ps_cluster.training.step_source"),
-    ("parts.py:Waiting", "pushes wait in the mode's shard, BoundedShard, but the workers run the graph of mode async"),
+    (
+        "parts.py:Waiting",
+        "the mode's shard class, BoundedShard, lets pushes wait, but its method `dispatch` builds the graph",
+    ),
     ("parts.py:Abstract", "Can't instantiate abstract class"),
 ]
 

@@ -150,7 +150,9 @@ def test_a_rule_without_an_equation_is_said_to_be_unchecked_and_its_gradients_ar
     with without, MISTAKES["the sign of the gradient is wrong"]():
         trained = train(tmp_path / "run", **TRIED["single"])
     recomputed = trained.result.proof.recomputed
-    told = "what updates compute, because optimizer.rule nesterov or the staleness method does not define `equation`"
+    told = (
+        "the weights and slots after updates, because optimizer.rule nesterov or the staleness method has no `equation`"
+    )
     assert recomputed.unchecked == [told] and "weights" not in recomputed.largest_deviations
     assert all("its gradient differs from the one" in problem for problem in trained.problems) and trained.problems
 

@@ -219,7 +219,7 @@ AGAINST = [
     ({"optimizer.clip_norm": 1.5}, "optimizer.clip_norm is 1.5, which needs the norm of each variable"),
     (
         {"optimizer.learning_rate_factors": [{"match": "bias", "factor": 2.0}]},
-        "optimizer.learning_rate_factors is set, which works only for whole variables",
+        "optimizer.learning_rate_factors is set, and a factor applies to a whole variable, not to single rows",
     ),
 ]
 SUITED = {

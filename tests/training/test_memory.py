@@ -135,7 +135,7 @@ def test_what_is_kept_for_each_worker_has_to_be_sent_too(monkeypatch):
     monkeypatch.setattr(memory, "MOST_SENT_BYTES", 4 * 1003)
     memory.check_memory(config(), network(), SPEC, FreeMemory(GB))
     adaptive = config(**{"staleness.method": "dc_adaptive", "cluster.workers": 3})
-    with pytest.raises(UserError, match="kept for each of 3 workers, .* take at least 3"):
+    with pytest.raises(UserError, match="kept separately for each of 3 workers, .* take at least 3 parameter servers"):
         memory.check_memory(adaptive, network(), SPEC, FreeMemory(GB))
 
 

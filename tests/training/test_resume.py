@@ -151,7 +151,7 @@ def test_a_network_whose_layers_changed_places_is_refused_by_the_first(resumed, 
 def test_a_ledger_with_less_room_than_there_is_between_open_steps_is_refused(resumed, more):
     arrays = arrays_of(5, 6)
     arrays["accepted_steps"] = np.array([[5, 2**16 + 5 + more]] * 2)
-    says = "a ledger .* holds 65,536 steps, but .* span more"
+    says = "a ledger has room for 65,536 steps .*, but .* has accepted later steps"
     with pytest.raises(UserError, match=says) if more else nullcontext():
         assert resumed(arrays=arrays).step == 5
 

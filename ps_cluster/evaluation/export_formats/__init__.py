@@ -83,7 +83,10 @@ class ExportFormat(Named, ABC):
     extra = ""
 
     def check(self, spec: ExampleSpec) -> None:
-        """Raise UserError if a model that takes such examples can't be written in this format on this machine."""
+        """Raise UserError if a model can't be written in this format on this machine.
+
+        `spec`: the description of the examples that the model takes.
+        """
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "

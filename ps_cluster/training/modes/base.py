@@ -38,8 +38,8 @@ class DefaultMode(Mode):
         super().check(config)
         if self.shard.capabilities.waits and type(self).dispatch is DefaultMode.dispatch:
             raise ValueError(
-                f"mode.name: got '{self.name}': pushes wait in the mode's shard, {self.shard.__name__}, but the workers "
-                "run the graph of mode async, which cannot wait: override the method `dispatch` of the mode"
+                f"mode.name: got '{self.name}': the mode's shard class, {self.shard.__name__}, lets pushes wait, but its "
+                "method `dispatch` builds the graph of mode async, in which pushes cannot wait: override `dispatch`"
             )
 
     def train(self, job: TrainingJob) -> None:

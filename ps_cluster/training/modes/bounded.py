@@ -70,7 +70,7 @@ class BoundedShard(WaitingShard):
     - Workers that have sent nothing for `LEASE_S` seconds (or for the longest time that an update takes, if that is
       more).
     - Workers that have no step and will get none for now, because other workers already have all steps up to the end of
-      training, or up to a checkpoint for which training is held.
+      training, or up to a checkpoint that has to be written before training continues.
 
     A worker that returns, or arrives late, continues at the lowest clock that the bound allows. If it pushes a step of
     a lower clock, the push is dropped: other workers have begun steps in which they should have seen its update. The
@@ -179,7 +179,7 @@ class BoundedShard(WaitingShard):
 
     @staticmethod
     def _of_others(worker: tf.Tensor, chosen: tf.Tensor, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
-        """Return `values` (int64 [workers]), with `elsewhere` as the value of `worker` and of workers not in `chosen`.
+        """Return `values`, int64 [workers], for all chosen workers except `worker`; for the rest, return `elsewhere`.
 
         `chosen`: whether each worker is chosen, bool [workers].
         """
@@ -219,9 +219,10 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether all other workers that are computing a step could still push within the staleness bound.
+        """Return whether all other workers could push their current steps within the staleness bound after this push.
 
-        This assumes that the shard is at `version`, and that these workers push in the order in which they pulled.
+        `worker` makes this push, and `version` is the version of the shard after it. It is assumed that the other
+        workers push in the order in which they pulled.
         """
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
@@ -232,10 +233,10 @@ class BoundedShard(WaitingShard):
 class Bounded(DefaultMode):
     """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both.
 
-    The mode guarantees that no update is staler than `max_staleness`, and that no worker begins a step while it is more
-    than `max_clock_lag` finished steps ahead of the slowest worker that it waits for. Both bounds hold for every
-    update, whichever worker dies: a push that would exceed a bound is dropped, and its gradient computed again. The
-    proof, the check of the ledger after a run, covers `max_staleness`, but not `max_clock_lag`.
+    The mode guarantees that no update is staler than `max_staleness`. It also guarantees that a worker begins a step
+    only if it has finished at most `max_clock_lag` steps more than the slowest worker for which it waits. Both bounds
+    hold for every update, whichever worker dies: a push that would exceed a bound is dropped, and its gradient is computed
+    again. The proof, the check of the ledger after a run, covers `max_staleness`, but not `max_clock_lag`.
     """
 
     name = "bounded"

@@ -142,8 +142,8 @@ class Diloco(OuterMode):
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
-                f"mode.fragments: got true: it needs mode.dynamic_steps=false, at least 2 parameter servers, and at most as "
-                f"many as mode.local_steps, {settings.local_steps}; cluster.parameter_servers is {servers}"
+                "mode.fragments: got true: it needs mode.dynamic_steps=false, and between 2 and mode.local_steps "
+                f"({settings.local_steps}) parameter servers; cluster.parameter_servers is {servers}"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.suits_local_steps or (method.drops and settings.fragments):

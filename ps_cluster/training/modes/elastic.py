@@ -60,7 +60,10 @@ class ElasticSettings(LocalSettings):
 
 
 def moving_rate(config: RunConfig) -> float:
-    """Return the moving rate a. An exchange moves a worker's weights x by a (c - x), and the centre c by a (x - c)."""
+    """Return the moving rate, by which a worker's weights and the centre move towards each other in an exchange.
+
+    An exchange moves the worker's weights `x` by `rate * (c - x)`, and the centre `c` by `rate * (x - c)`.
+    """
     settings = ElasticSettings.of(config)
     return settings.beta / config.cluster.workers
 

@@ -26,13 +26,13 @@ _APART = 1_000_003  # the difference between the seeds of two consecutive shards
 
 
 class FragmentedWorker:
-    """The state that a worker's process keeps for each shard between exchanges: pulled weights, statistics, version.
+    """Takes local steps in a worker, and exchanges each shard after a different step of the period.
 
     This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without the paper's overlap of
     communication and computation: training pauses during an exchange. With S shards and H local steps, shard S - 1 is
     exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all H. The exchange of a
     shard does not change the worker's local weights of the other shards. So there are H steps between two exchanges of
-    a shard.
+    a shard. Until the next exchange, the worker's process keeps the shard's pulled weights, statistics and version.
     """
 
     def __init__(self, store: ParameterStore, training: LocalTraining):
@@ -114,9 +114,9 @@ class FragmentedWorker:
 
 
 def batches_before_exchange(batches: int, shard: int, shards: int) -> int:
-    """Return after how many of the `batches` batches of a period a shard is exchanged.
+    """Return the number of batches in a period that come before the exchange of a shard.
 
-    The last shard is exchanged first.
+    The last shard is exchanged first. `batches`: the number of all batches in the period.
     """
     return batches * (shards - shard) // shards
 

@@ -2,7 +2,7 @@
 
 The weights and the optimizer's slots are local to a worker (training/worker_state.py). A restarted worker reads the
 slots from files. Here a step id stands for a period of `local_steps` batches. The number of the period's first batch is
-step id x local_steps.
+step id * local_steps.
 """
 
 from __future__ import annotations
@@ -64,7 +64,12 @@ class PeriodSoFar(NamedTuple):
         return cls(passed_on, statistics, tf.zeros([3]), tf.zeros([2], tf.int64))
 
     def result(self, steps: int | tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> StepResult:
-        """Return the result of `steps` steps, with mean loss, summed metric, and the first step's learning rate."""
+        """Return the result of `steps` steps: their mean loss, the sum of their metrics, and the first learning rate.
+
+        Args:
+          gradient: the vector to push in place of a gradient.
+          fresh: what the steps add to the kept share of the moving statistics.
+        """
         loss, metric, rate = tf.unstack(self.numbers)
         return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate, *tf.unstack(self.seen))
 

@@ -70,11 +70,11 @@ class RoundStart(NamedTuple):
 class RoundShard(WaitingShard):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    There are W workers, b of them backup workers. Round v turns version v into v + 1, and in it worker w takes step
-    v x W + w. The first W - b gradients count; the gradients of the b slowest workers are dropped (Chen, Pan, Monga,
-    Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers). With a grace period, the round stays open for
-    this period after the first W - b gradients, or until all gradients have arrived. The shard learns only from the
-    chief's periodic ticks how much time has passed, so the round may stay open for up to two ticks longer.
+    There are W workers, b of them backup workers. Round v makes version v + 1 from version v. In this round, worker w
+    takes step v * W + w. The first W - b gradients count; the gradients of the b slowest workers are dropped (Chen,
+    Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers). With a grace period, the round
+    stays open for this period after the first W - b gradients, or until all gradients have arrived. The shard learns
+    only from the chief's periodic ticks how much time has passed, so the round may stay open for up to two ticks longer.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
