@@ -5,7 +5,7 @@ gradients. It makes several updates in one graph. For each update, it
 
 1. pulls the weights from its local shard, and computes the gradient,
 2. gets the mean of all workers' gradients by all-reduce,
-3. applies the mean to its local shard, and keeps the update's row for the ledger, the table of all updates.
+3. applies the mean to its local shard, and keeps the update's row for the ledger, the table of applied gradients.
 
 After these updates, one more all-reduce exchanges all their rows, every worker's request (continue or stop), and
 digests of the weights.

@@ -259,9 +259,10 @@ class Chief:
         self._end_told = handed_out != NO_END
 
     def _repeat_late_dispatches(self) -> None:
-        """Give each dispatch of which no step was applied for a long time to another worker too.
+        """Give each late dispatch to another worker too.
 
-        A step that two workers compute is applied once, because the ledger accepts each step only once.
+        A dispatch is late if none of its steps was applied for a long time. If two workers compute the same step, the
+        ledger accepts only the first of the two pushes.
         """
         late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.take_late_dispatches(late_after_s, self._work.workers):

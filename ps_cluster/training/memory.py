@@ -176,7 +176,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return the number of vectors, each as long as all weights, that the shards keep in addition to the weights.
+    """Return how many vectors, each with one number for every weight, the shards keep in addition to the weights.
 
     The mode and the staleness method may need such vectors for each worker. If pulls get older versions of the weights,
     to emulate more workers, the shards also keep these versions.
@@ -188,7 +188,7 @@ def kept_for_workers(config: RunConfig) -> int:
 
 
 def kept_by_worker(config: RunConfig) -> int:
-    """Return the number of vectors, each as long as all weights, that a worker keeps in addition to the weights.
+    """Return how many vectors, each with one number for every weight, a worker keeps in addition to the weights.
 
     If compression omits a part of each push, the worker keeps the remainder of its earlier pushes, and that of the
     current push. With local steps, the worker also keeps its optimizer's slots, two more copies of its state while it

@@ -235,8 +235,8 @@ class Bounded(DefaultMode):
 
     The mode guarantees that no update is staler than `max_staleness`. It also guarantees that a worker begins a step
     only if it has finished at most `max_clock_lag` steps more than the slowest worker for which it waits. Both bounds
-    hold for every update, whichever worker dies: a push that would exceed a bound is dropped, and its gradient is computed
-    again. The proof, the check of the ledger after a run, covers `max_staleness`, but not `max_clock_lag`.
+    hold for every update, whichever worker dies: a push that would exceed a bound is dropped, and its gradient is
+    computed again. The proof, the check of the ledger after a run, covers `max_staleness`, but not `max_clock_lag`.
     """
 
     name = "bounded"

@@ -74,7 +74,8 @@ class RoundShard(WaitingShard):
     takes step v * W + w. The first W - b gradients count; the gradients of the b slowest workers are dropped (Chen,
     Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers). With a grace period, the round
     stays open for this period after the first W - b gradients, or until all gradients have arrived. The shard learns
-    only from the chief's periodic ticks how much time has passed, so the round may stay open for up to two ticks longer.
+    only from the chief's periodic ticks how much time has passed, so the round may stay open for up to two ticks
+    longer.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
