@@ -62,8 +62,8 @@ class _GivenConfig(Row):
 def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTopology, Task]:
     """Return the cluster that TF_CONFIG describes, without its evaluator, and the task of this process.
 
-    `notify` gets a line about each part of the description that is ignored. Raises UserError if TF_CONFIG is not set,
-    is not JSON, or describes a cluster that no run can have.
+    `notify` gets a line about each part of the description that is ignored. Raises UserError if TF_CONFIG is not set
+    or is invalid, or if no mode can train on the cluster that it describes.
     """
     if not text:
         raise UserError(

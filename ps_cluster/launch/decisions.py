@@ -180,7 +180,10 @@ class Decisions:
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:
-        """Drain the training if patience or time limit has run out. The run then ends as if the user had stopped it."""
+        """Drain the training if the patience or the time limit of early stopping has run out.
+
+        The run then ends as if the user had stopped it.
+        """
         if (due := self._early_stopping.due) is None or self._draining:
             return ()
         self._draining = self._stopped_early = True
@@ -246,7 +249,7 @@ class Decisions:
         stop.
         """
         if self._stage is not RunStage.TRAINING or self._training_restart:
-            line = f"not now, while {self._stage.value}: workers can be started and stopped only during training"
+            line = f"not possible while {self._stage.value}: workers can be started and stopped only during training"
             return (AnswerScale(line, refused=True),)
         if why_not := _why_not_scaled(self._config, workers):
             return (AnswerScale(why_not, refused=True),)

@@ -29,8 +29,7 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
     """Return the early-stopping rule for a run that starts or resumes.
 
-    If an earlier session of the run ended cleanly, the rule ignores that patience ran out during that session, because
-    the session has already reported it.
+    If the run has ended cleanly before, the scores up to that end do not stop it again.
     """
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)

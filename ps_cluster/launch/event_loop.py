@@ -232,7 +232,7 @@ class EventLoop:
             snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None
             if not snapshot and checkpoints.newest_first(self._run_dir.states):
                 states = f"any checkpoint or snapshot in '{self._run_dir.root}'"
-                problem = f"training can't continue from {states}, and does not start over as long as they are there"
+                problem = f"training can't continue from {states}, and does not start over while such files exist"
         except RunFailed as error:
             problem = str(error)
         self._carry_out(self.decisions.snapshot_checked(request, snapshot, problem, self._clock()))

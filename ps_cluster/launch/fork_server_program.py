@@ -23,7 +23,7 @@ ARGV = (sys.executable, "-m", __name__)
 
 
 def import_tasks() -> None:
-    """Import what the tasks of all types and modes need, and do once what each task would otherwise do itself."""
+    """Import what the tasks of all types and modes need, and compute the digest of this package once for all tasks."""
     import_tensorflow()
     import ps_cluster.evaluation.evaluator
     import ps_cluster.training.all_reduce

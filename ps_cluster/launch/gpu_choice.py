@@ -21,9 +21,10 @@ def is_on_gpus(
 
 
 def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, replaces: bool = True) -> RunConfig:
-    """Return a configuration whose `cluster.gpus` fits the GPUs of this machine, `gpus`. Report unused or missing GPUs.
+    """Return `config` with `cluster.gpus` set to "none" if this machine has no GPU. Report unused or missing GPUs.
 
-    `replaces`: whether to replace the setting if this machine has no GPU; False for a task on one of several machines.
+    `gpus`: the GPUs of this machine. `replaces`: whether the setting may be replaced; False for a task on one of
+    several machines.
     """
     if not config.cluster.on_gpus:
         if gpus:

@@ -203,8 +203,8 @@ def _refuse_if_time_is_over(run_dir: RunDir, config: RunConfig) -> None:
         return
     if limit_s is not None and isinstance(ended_by, TimeLimitReached) and ended_by.max_seconds >= limit_s:
         raise UserError(
-            f"training.max_seconds: got {limit_s:g}: run '{run_dir.root}' has ended after {ended_by.max_seconds:g} s of "
-            "training: give a larger --max-seconds"
+            f"training.max_seconds: got {limit_s:g}: run '{run_dir.root}' has already ended, after "
+            f"{ended_by.max_seconds:g} s of training; give a larger --max-seconds"
         )
 
 
@@ -227,10 +227,11 @@ def resolve_data(settings: DataSettings, notify: Notify) -> PackedDataset:
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
     """Return `config` with values instead of "auto", and with an absolute data directory.
 
-    Label smoothing becomes 0 for an objective that does not use it, unless the user has set it. If `optimizer.rule` is
-    "compiled", the optimizer that the user's code gave to Keras's compile() replaces it. A user's own network is built
-    once in a separate process, which checks the network and reads this optimizer. `notify` gets lines that the user
-    should read before a long training. Raises UserError if settings or network do not fit the examples of the data set.
+    Label smoothing becomes 0 if the objective does not use label smoothing, unless the user has set a value. The
+    `optimizer.rule` "compiled" is replaced by the optimizer that the user's code has passed to Keras's compile(). A
+    user's own network is built once in a separate process, which checks the network and reads this optimizer. `notify`
+    gets lines that the user should read before a long training. Raises UserError if settings or network do not fit the
+    examples of the data set.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -249,8 +250,8 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     facts = network_check.check_network(config, dataset, notify)
     if facts.why_needs_code:
         notify(
-            f"best/model.keras will need your code: {facts.why_needs_code}. Give --code to predict and export as well "
-            "(docs/extending.md#layers-of-your-own)"
+            f"best/model.keras will need your code: {facts.why_needs_code}. Give --code to the commands predict and "
+            "export too (docs/extending.md#layers-of-your-own)"
         )
     if facts.schedule and config.optimizer.rule == COMPILED and config.schedule.kind != COMPILED:
         notify(f"the schedule of compile() is not used, because schedule.kind is {config.schedule.kind}")
@@ -288,7 +289,7 @@ def float32_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDataset
 
 
 def few_updates_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
-    """Return a line that suggests more epochs, if the data set is so small that the usual epochs make few updates.
+    """Return a line that suggests more epochs, if the network's default number makes few updates on a small data set.
 
     Return None if the data set is large enough, if its examples are generated, or if the length of the training comes
     from the user's settings or from the data set's default settings. `asked`, `complete`: as for `float32_notice`.
@@ -304,10 +305,11 @@ def few_updates_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDat
     name = Path(user_code.short_name(dataset.name)).name  # the user's data may be named by a path
     updates, epochs = complete.total_updates(dataset.train_examples), complete.training.epochs
     tuned_updates = round(epochs * network.tuned_on / complete.examples_per_update)
+    enough = math.ceil(epochs * network.tuned_on / examples)
     return (
         f"this run makes only {with_noun(updates, 'update')}, because an epoch of {name} has {examples:,} training examples; "
-        f"the {epochs:g} epochs of {network.name} were chosen for {network.tuned_on:,} examples, which make "
-        f"{tuned_updates:,} updates: give --epochs {math.ceil(epochs * network.tuned_on / examples)} to make as many here"
+        f"the default of {epochs:g} epochs for {network.name} was chosen for {network.tuned_on:,} examples, with "
+        f"which a run makes {tuned_updates:,} updates: give --epochs {enough} to make as many here"
     )
 
 

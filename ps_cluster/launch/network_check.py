@@ -70,9 +70,9 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network. A network of this package is not built; it has only an `interpretation`.
+    """Return the facts about a network. A network of this package is not built: only `interpretation` is set.
 
-    A network is built at most once in a process, so a second call costs nothing. `notify` gets a line before a
+    A user's network is built at most once in a process, so a second call costs nothing. `notify` gets a line before a
     network is built, because the import of TensorFlow takes some seconds. Raises UserError if the network can't be
     built, can't be trained here, or is not built within `WITHIN_S`.
     """
@@ -126,7 +126,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         return config.with_values(changes)
     except UserError as error:
         raise UserError(
-            f"model.name: '{config.model.name}': the optimizer of its compile() does not fit: {error}"
+            f"model.name: '{config.model.name}': the optimizer of its compile() can't be used with the other settings: "
+            f"{error}"
         ) from error
 
 

@@ -351,7 +351,9 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
         (PS, "parameter_servers", cluster.parameter_servers),
     ):
         if kind in topology.cluster and given != (count := len(topology.cluster[kind])):
-            raise UserError(f"cluster.{name}: got {given}, but the cluster of {origin} has {count}: leave it out")
+            raise UserError(
+                f"cluster.{name}: got {given}, but the cluster of {origin} has {count}: leave this setting out"
+            )
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) -> None:
@@ -384,4 +386,4 @@ def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None
     if min_workers > workers:
         raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
     if why := mode.why_fixed:
-        raise UserError(f"--min-workers: got {min_workers}: {why}: leave it out")
+        raise UserError(f"--min-workers: got {min_workers}: {why}: leave this option out")

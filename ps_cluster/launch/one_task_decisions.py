@@ -96,9 +96,9 @@ class LeaderDecisions:
 
     A leader first waits for the other tasks, then starts its process and enforces the time limits of the training.
 
-    The methods take two times. `now_s` counts all time. It limits the waits for other tasks. `awake_s` does not count
-    time in which the process of the command is frozen, because the process of the task may be frozen at the same time.
-    It limits how long the process of the task may take.
+    The methods take two times. The waits for other tasks are limited by `now_s`, which counts all time. The stages of
+    the task's process are limited by `awake_s`. It does not count time in which the process of the command is frozen,
+    because the process of the task may be frozen at the same time.
     """
 
     def __init__(
@@ -382,7 +382,7 @@ def decisions_for(
 ) -> TaskDecisions:  # fmt: skip
     """Return the state machine for `task`: `LeaderDecisions` for the leader of the cluster, else `FollowerDecisions`.
 
-    A task keeps its role, because the topology alone says which task leads.
+    Only the topology decides which task is the leader, so this does not change during the run.
     """
     if task != topology.leader:
         return FollowerDecisions(task, topology, limits, rendezvous, total_updates=total_updates)
@@ -461,7 +461,8 @@ def port_taken_message(task: Task, topology: ClusterTopology) -> str:
     """Return an error message for a task whose port is used by another program."""
     return (
         f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there, usually "
-        "because another program does: stop that program, or name another port, the same for every task"
+        "because another program does: stop that program, or give {task} another port in the TF_CONFIG or cluster file "
+        "of every task"
     )
 
 

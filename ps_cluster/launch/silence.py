@@ -65,8 +65,8 @@ class SilenceDetector:
     one or more steps that the chief sends to a worker. A worker has work if it has finished part of a dispatch that is
     still open, or if the number of open dispatches is at least the number of workers. (Towards the end, and in a drain,
     fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not count, because
-    its cause is a save, a parameter server or the machine. A stall is recognised when it ends: some worker makes an
-    update much later after the previous one than is usual for this worker.
+    its cause is a save, a parameter server or the machine. A stall is recognised when a worker makes the next update:
+    the time since the last update of any worker is then much longer than a usual step.
 
     If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first. The
     other workers stopped later, when they had no work left. In `sync-ps`, the silent worker is the one whose gradient

@@ -112,10 +112,10 @@ class FrozenProcesses:
         self._since_s: dict[Task, float] = {}
 
     def take_overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return the tasks that have been stopped for `limit_s` seconds or longer.
+        """Return the tasks that have been stopped for the time limit, `self.limit_s` seconds, or longer.
 
         Args:
-          frozen: all tasks that are stopped now. A task that stays stopped is returned again after another `limit_s`.
+          frozen: all tasks that are stopped now. A task that stays stopped is returned again after the same time.
         """
         self._since_s = {task: self._since_s.get(task, now_s) for task in frozen}
         overdue = [task for task, since_s in self._since_s.items() if now_s - since_s >= self.limit_s]

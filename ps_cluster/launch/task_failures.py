@@ -53,7 +53,7 @@ def as_loss(error: BaseException) -> BaseException:
 
 
 def temporary_failure(error: UserError | RunFailed | OSError) -> TemporaryFailure | None:
-    """Return a TemporaryFailure if `error` is due to a file that the system refuses only for a while, else None."""
+    """Return a TemporaryFailure if the cause of `error` may pass, e.g. a full disk or a lost file server; else None."""
     if not any(isinstance(cause, OSError) and cause.errno in _MAY_PASS for cause in _causes(error)):
         return None
     return TemporaryFailure(f"{error}; run the same command again to continue").with_traceback(error.__traceback__)

@@ -40,7 +40,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A cell of the confusion matrix: the number of examples of one class that were predicted as one class.
+    """A cell of the confusion matrix: the number of examples with a certain true class and a certain predicted class.
 
     `share`: `count` divided by the number of examples of the true class. `right`: whether the two classes are the same.
     """
@@ -51,7 +51,7 @@ class MatrixCell:
 
 
 class AnalysisRow(Protocol):
-    """The results of one class, label or output of the network, which are a row of a table."""
+    """The results of one class, label or output of the network. They are one row of the table on the page."""
 
     @property
     def name(self) -> str: ...

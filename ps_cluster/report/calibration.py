@@ -87,9 +87,9 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
         return []
     middles = 100 * (np.arange(BINS) + 0.5) / BINS
     right = (
-        f"The share of predictions that are right, by how sure the network was, in {BINS} bins of equal width. "
-        "On the diagonal, the network is right as often as it is sure; below, it is too sure. A bin without a dot has no "
-        "predictions."
+        f"The share of predictions that are right, by the confidence of the network, in {BINS} bins of equal width. "
+        "On the diagonal, this share equals the confidence; below the diagonal, the network is too sure. A bin without a "
+        "dot has no predictions."
     )
 
     def draw_right(axes: Axes) -> None:

@@ -1,6 +1,6 @@
 """Write a page about a data set of images.
 
-For each class, the page shows the number of examples, some of the examples, and how training varies these.
+For each class, the page shows the number of examples, some of the examples, and how data augmentation changes them.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Guess(NamedTuple):
     def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
         """Return whether there are too few examples to tell that a network has learned nothing.
 
-        For accuracies, this is the case if the best accuracy may be due to chance, and even an accuracy halfway between
-        the guess and 100 % might be due to chance. For errors, `FEWEST_ERRORS` examples are enough.
+        For accuracies, this is the case if chance can explain the best accuracy, and would even explain an accuracy
+        halfway between the guess and 100 %. For errors, `FEWEST_ERRORS` examples are enough.
         """
         if accuracies := _accuracies(scores):
             best, half = max(accuracies), (1 - self.value) / 2
@@ -58,7 +58,7 @@ class Guess(NamedTuple):
     def _is_ranked(self, scores: EvaluationSummary) -> bool:
         """Return whether an AUC is better than chance can explain.
 
-        With P positive examples of N, the variance of an AUC by chance is (N + 1) / (12 P (N - P)).
+        If P of N examples are positive, the variance of an AUC by chance is (N + 1) / (12 * P * (N - P)).
         """
         aucs = [row.metrics["auc"] for row in scores.history if "auc" in row.metrics]
         pairs = self.value * (1 - self.value) * self.examples**2

@@ -215,7 +215,10 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet",
         lambda row: row.scheduled - row.applied,
     ),
-    _of_row("ps_cluster_dispatches_open", "Dispatches that are not done yet", lambda row: len(row.dispatches)),
+    _of_row(
+        "ps_cluster_dispatches_open", "Dispatches (steps sent to a worker together) that are not done yet",
+        lambda row: len(row.dispatches),
+    ),
     _of_row(
         "ps_cluster_goodput_ratio", "Share of the training time that was neither rolled back nor interrupted",
         lambda row: row.goodput,

@@ -85,7 +85,7 @@ class ListedRun:
 class RunFiles:
     """The main files of a run. `settings`: the value of each setting, by its dotted key.
 
-    `running`: whether a command works in the run directory.
+    `running`: whether a command uses the run directory at the moment, e.g. to train.
     """
 
     run_dir: RunDir
@@ -95,10 +95,7 @@ class RunFiles:
 
     @property
     def ended(self) -> Summary | None:
-        """The summary; None while a command works in the run directory.
-
-        Until this command ends, the summary may be that of an earlier command.
-        """
+        """The summary; None if `running`, because the file may then be the summary of an earlier command."""
         return None if self.running else self.summary
 
 

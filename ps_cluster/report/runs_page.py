@@ -121,8 +121,10 @@ class RunsPage:
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
     """Rewrite the page repeatedly, until `IDLE_POLLS` calls of `poll` in a row have found no run that trains.
 
+    At the end, the page is written one last time, so that browsers no longer reload it.
+
     Args:
-      wait: waits for some seconds. If it returns False, the page is written one last time.
+      wait: waits for some seconds, and returns False to end the rewriting early.
     """
     idle, continues, pause_s = 0, True, REWRITE_S
     while continues and idle < IDLE_POLLS:

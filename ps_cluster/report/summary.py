@@ -320,7 +320,7 @@ def _evaluation(run_dir: RunDir, config: RunConfig, dataset: PackedDataset | Non
 
 
 def _epochs_not_scored(config: RunConfig, dataset: PackedDataset, history: Sequence[ScoreRow]) -> list[float]:
-    """Return the epochs before the last score that should have a score but have none.
+    """Return the epochs that lack a score although `checkpoints.every_epochs` asks for one, up to the last score.
 
     The score of an epoch is that of a checkpoint between the end of this epoch and the end of the next one.
     """

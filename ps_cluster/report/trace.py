@@ -106,7 +106,8 @@ def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
 def _chief_lane(updates: np.ndarray) -> Iterator[Lane]:
     """Yield the lane of the chief.
 
-    Each dispatch has two spans: one until its last update is applied, and one until a worker begins with the dispatch.
+    Each dispatch (steps that the chief sends to a worker together) has two spans. Both begin when the chief schedules
+    the dispatch. The outer span ends when the last of these steps is applied, and the inner one when the worker begins.
     """
     scheduled = np.sort(updates[updates["scheduled_time"] != NOT_SCHEDULED], order=["scheduled_time", "asked_time"])
     if not len(scheduled):

@@ -23,17 +23,17 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 
 
 class ChangedVector:
-    """A vector, float32 [n], whose changed numbers are read from a snapshot, and all other numbers from a full state.
+    """A vector, float32 [n], of a snapshot that holds only the numbers that have changed since a full snapshot.
 
-    Indexing it with a slice returns this part as an array, so the whole vector need not be in memory. `shape` and
-    `ndim` describe the whole vector.
+    The other numbers are read from that full snapshot. Indexing the vector with a slice returns this part as an array, so
+    the whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
-        """Check the ranges of the changed numbers.
+        """Create the vector, and check the ranges of the changed numbers.
 
         Args:
-          full: float32 [n], the vector in the full state.
+          full: float32 [n], the vector in the full snapshot.
           ranges: int64 [k, 2], as from `ranges_of`.
           values: float32 [m], the numbers in the ranges.
         Raises:

@@ -5,9 +5,9 @@ The name of a file contains the term number of the leader that wrote it, and a l
 leader. So a leader that was frozen between the check of its claim and the change of a file does no harm when it wakes
 up (runs/leaders.py).
 
-A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. The name and
-header of such a snapshot identify the full state. The snapshot is read together with that state's file, which is kept
-as long as there is a snapshot that builds on it.
+A snapshot of a network with embedding tables may hold only the rows that have changed since an earlier snapshot, which
+holds all rows. This earlier snapshot is called its full state. The name and header of the later snapshot identify the
+full state. Both files are read together, and the full state is kept as long as there is a snapshot that builds on it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CheckpointUnreadable(CheckpointError):
 
 
 class StatesUnreadable(RunFailed):
-    """Raised if the system refuses to read existing states.
+    """Raised if the system refuses to read the existing checkpoints or snapshots.
 
     They may be readable later, so training does not restart from scratch.
     """
@@ -241,8 +241,9 @@ def path_of(directory: Path, step: int) -> Path:
 def states(*directories: Path) -> list[State]:
     """Return the checkpoints in directories, the newest last.
 
-    A state of an earlier leader is left out if a later leader has a state with fewer steps, because the later leader
-    then did not continue from it. A file whose name differs from `name_of`, e.g. by an extra zero, is no checkpoint.
+    Checkpoints of an earlier leader that have more steps than a checkpoint of a later leader are left out, because the
+    later leader did not continue from them. A file whose name differs from `name_of`, e.g. by an extra zero, is no
+    checkpoint.
     """
     newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
     kept: list[State] = []

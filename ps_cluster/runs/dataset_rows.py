@@ -70,7 +70,7 @@ class Manifest(Row):
       source: the archive or folder that was packed; "" if there is none.
       file_rows: how many training examples come from each file, in the order of the files; empty if that is not known.
       bytes: the size of each file, by its name.
-      sha256: the checksum of each file, by its name; complete when all files are written.
+      sha256: the checksum of each file, by its name; empty until all files are written.
     """
 
     format: int

@@ -62,7 +62,8 @@ class CountedWork(Row):
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
       rules: the settings that determined the rows' values (`learning_rate.ledger_settings_text`); empty if not known.
-      problem: a problem that the rows do not show, but the proof of this work has to report; empty if there is none.
+      problem: a problem that the rows do not show, but that the proof (the check of the ledger after training) has to
+        report; empty if there is none.
       workers: the number of workers at the start of the whole training; 0 if not known.
     """
 
@@ -195,8 +196,9 @@ def counted_work(
 def history_of(run_dir: RunDir, leaders: Sequence[CountedWork], index: int) -> list[JournalPart]:
     """Return the parts of all journal files that hold the rows of shard `index`, from the first leader to the last.
 
-    The number of shards may differ between leaders. It changes only at a state in which all shards have the same steps
-    (runs/resharding.py). So for a shard that a leader did not have, the rows of that leader's shard 0 are used.
+    The number of shards may differ between leaders. If a leader did not have shard `index`, the rows of its shard 0 are
+    used. They have the same steps, because the number of shards changes only at a state in which all shards have
+    accepted the same steps (runs/resharding.py).
     """
     pieces = []
     for stretch in reversed(leaders):

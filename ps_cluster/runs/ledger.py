@@ -1,8 +1,8 @@
 """Define the columns of the ledger, and join the rows of several shards into one row per step. No TensorFlow.
 
 A row belongs to a step id. It is written in the critical section in which the step's gradient is accepted. An accepted
-gradient is applied immediately; in rounds the last gradient of a round triggers the update. Each parameter server keeps
-a ledger of the updates to its shard.
+gradient is applied immediately. In a mode with rounds, which apply the mean of several workers' gradients, the last
+gradient of a round triggers the update. Each parameter server keeps a ledger of the updates to its shard.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class ShardJoiner:
         """Create a joiner.
 
         `shared`: whether the network itself is divided among the workers. All workers then take part in each step, and
-        each shard belongs to another worker.
+        each shard belongs to a different worker.
         """
         self._shards = shards
         self._shared = shared

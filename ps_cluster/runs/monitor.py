@@ -66,7 +66,7 @@ class Monitor:
         return self.better or BETTER[self.metric(row)]
 
     def value(self, row: MetricValues) -> float | None:
-        """Return the metric's value over the examples that choose the best model (see `MetricValues.deciding`).
+        """Return the metric's value over the examples on which the best model is chosen (`MetricValues.deciding`).
 
         It is None if the row does not have the metric, or its value is not finite.
         """
@@ -129,8 +129,7 @@ class EarlyStopping:
 
     The decision depends only on rows in the run's files. So all processes that read these rows come to the same
     decision, even after restarts. Once patience has run out, counting begins again at 0, so that a resumed run has the
-    full patience again. Patience that ran out during an earlier session is ignored if that session ended cleanly,
-    because the session has reported it.
+    full patience again. If the run has ended cleanly before, the scores up to that end do not stop it again.
 
     Attributes:
       due: the reason to stop now; None while there is none.
@@ -139,7 +138,7 @@ class EarlyStopping:
     def __init__(self, config: RunConfig, ended_at: int = -1):
         """Create an object to which no score has been added yet.
 
-        `ended_at`: the last update of an earlier session that ended cleanly; -1 if there is none.
+        `ended_at`: the number of updates at the last clean end of the run; -1 if there was none.
         """
         self.due: EarlyStop | None = None
         self._ended_at = ended_at

@@ -30,7 +30,8 @@ class Phases(NamedTuple, Generic[Value]):
 class TimeShares(NamedTuple):
     """The shares of a worker's time that it spent in each phase. They sum to 1.
 
-    The time lasts from the first pull of any worker to the last update of any worker.
+    The time lasts from the first pull of any worker to the last update of any worker. A dispatch is one or more steps
+    that the chief sends to a worker together.
 
     Attributes:
       returns: the share between two steps of the same dispatch, while the parameter server's reply is on its way back
@@ -78,7 +79,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     The times are unix seconds, float64 [gaps + 1, steps].
 
     A worker becomes free when its previous update is applied. Before its first step, it counts as free from the time
-    when the first of all workers asked for parameters. The gap "dispatch" begins as soon as the worker is free and the
+    of the first request for parameters by any worker. The gap "dispatch" begins as soon as the worker is free and the
     dispatch is scheduled.
     """
     asked = rows["asked_time"]

@@ -105,8 +105,9 @@ class FactorsOfRates:
     def read(self, workers: np.ndarray) -> np.ndarray:
         """Return the factors of the next updates, float64 [k]. `workers`: the worker of each gradient, int64 [k].
 
-        f[i] = min(s[i], f[i-1] (1 + g)), where s[i] is the factor that suits the number of workers that take part, and
-        g is 1 / RATE_RETURNS_OVER. So log f[i] is i log(1 + g) plus the lowest value so far of log s[i] - i log(1 + g).
+        f[i] = min(s[i], f[i-1] * (1 + g)). Here s[i] is the factor for the number of workers that take part in update
+        i, and g is 1 / RATE_RETURNS_OVER. So log(f[i]) is i * log(1 + g) plus the lowest value so far of
+        log(s[i]) - i * log(1 + g).
         """
         places = np.arange(len(workers))
         suits = -2 * np.log(np.maximum(1.0, self._taking_part(workers) / self._begun))
@@ -177,9 +178,9 @@ class ShardAudit:
     def _updates(self, version: int = 0) -> int:
         """Return the number of updates in the rows.
 
-        In rounds with backup workers an update may have more gradients than it needs. So the rows alone do not always
-        show whether the newest update is complete, but `version`, the shard's version, does. Without the version, the
-        newest update counts once it has all gradients that it may have.
+        In rounds with backup workers, an update may have more gradients than it needs. So the rows alone do not always
+        show whether the newest update is complete, but the shard's `version` shows it. If `version` is left out, the
+        newest update is counted only if it has the largest number of gradients that an update may have.
         """
         of_newest = (self._rows_of_newest - 1) % self._rounds.most + 1
         is_over = of_newest == self._rounds.most or (
@@ -188,7 +189,7 @@ class ShardAudit:
         return self._begun - (not is_over)
 
     def _check_versions(self, versions: np.ndarray) -> None:
-        """Check that versions follow each other, and that each has as many rows as an update has gradients."""
+        """Check that versions follow each other, and that each version has a possible number of rows (`RoundShape`)."""
         before, numbers = np.concatenate([[self._newest], versions[:-1]]), np.arange(len(versions))
         # For each row, the number of consecutive rows with its version so far. The first of them may be in an earlier chunk.
         begins = np.maximum.accumulate(np.where(versions != before, numbers, -self._rows_of_newest))
@@ -270,8 +271,8 @@ class ShardAudit:
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
 
-        The first push of a process is not checked. It may contain what the last push of an earlier process had left
-        out, which that process has written to a file. This shard may not have applied that last push.
+        The first push of a process is not checked. It may contain what the worker's previous process had left out of
+        its last push, and this shard may have no row of that push.
         """
         expected = np.full(len(rows), np.nan)
         for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():
@@ -311,12 +312,11 @@ class ShardAudit:
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
         """Return the steps that have a row but were never scheduled, int64 [k].
 
-        In rounds, return only the first step of each update that was never scheduled.
-
-        If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
+        In a mode with rounds, return only the first step of each round that was never scheduled.
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
+        # If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
         unscheduled = scheduled.missing_below(self._steps.end)
         strange: np.ndarray = unscheduled[self._steps.holds(unscheduled)]
         return strange
@@ -412,10 +412,11 @@ def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recom
 
 
 def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
-    """Return the leader's proof, the check of all updates, with the results of the updates that were computed again.
+    """Return the leader's proof with the results of the updates that were computed again.
 
-    An update whose recomputed result differs from the cluster's result is a problem. `applied`: the number of all
-    applied updates. `notify` is called with one line if rows of metrics/recomputed.jsonl are damaged.
+    The proof is the check that each update was applied exactly once. An update whose recomputed result differs from the
+    cluster's result is a problem. `applied`: the number of all applied updates. `notify` is called with one line if rows
+    of metrics/recomputed.jsonl are damaged.
     """
     rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
     deviations: dict[str, float] = {}

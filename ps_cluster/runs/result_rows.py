@@ -214,7 +214,7 @@ class MetricValues(Row):
 
     @property
     def deciding(self) -> Split:
-        """The examples whose scores choose the best model: held-out training examples if any, else test examples."""
+        """The examples on which the best model is chosen: held-out training examples if any, else test examples."""
         known = (self.validation_accuracy, self.validation_error, self.validation_loss)
         return "test" if known == (None, None, None) else "validation"
 

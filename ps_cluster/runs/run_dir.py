@@ -192,7 +192,7 @@ class RunDir:
         return self.metrics, self.tensorboard, self.best
 
     def scale_request(self, asked: str) -> Path:
-        """Return the path of the request with the name `asked` of `ps-cluster scale`. The launcher removes the file."""
+        """Return the path to which `ps-cluster scale` writes the request named `asked`. The launcher removes the file."""
         return self.root / f"scale-{asked}.json"
 
     def scale_answer(self, asked: str) -> Path:
@@ -251,7 +251,7 @@ def _why_no_run(run_dir: RunDir, root: Path) -> str:
         return f"there: {did_you_mean(root.name, siblings)}'{PROGRAM} runs {root.parent}' lists the existing runs"
     lacks = f"a run: it holds no {run_dir.config.name}"
     inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
-    return f"{lacks}, but '{inside[0]}' holds one: name that folder, or another run in this one" if inside else lacks
+    return f"{lacks}, but '{inside[0]}' is a run: give the path of that run, or of another one" if inside else lacks
 
 
 def check_unused(root: Path) -> None:

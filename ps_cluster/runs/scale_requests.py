@@ -112,7 +112,7 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
             return answer.line
         if not locks.is_held(run_dir.root):
             raise UserError(
-                f"run directory '{run_dir.root}': no `run` is active there: a run that has ended has no workers"
+                f"run directory '{run_dir.root}': its run is not active, so it has no workers to start or stop"
             )
         sleep(_ANSWER_POLL_S)
     reason = f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s"

@@ -80,7 +80,7 @@ class StepSet:
         return np.flatnonzero(~self.holds(ids)) + self.first_missing
 
     def both(self, other: StepSet) -> StepSet:
-        """Return the intersection with `other`. `close_below` must not have skipped ids in either set."""
+        """Return the intersection with `other`. Call this only for sets in which `close_below` has skipped no ids."""
         below = min(self.first_missing, other.first_missing)
         ids = np.arange(below, max(self.end, other.end))
         return StepSet(below, ids[self.holds(ids) & other.holds(ids)])

@@ -6,7 +6,7 @@ from typing import Literal
 
 Phase = Literal["starting", "connecting", "building", "training", "saving", "draining", "writing", "ended"]
 """The phases in their usual order. In "saving", the leader repeats its previous progress row until a state is saved. In
-"writing", it checks the ledger for the proof, and writes it as CSV files."""
+"writing", the leader checks the rows of the ledger, and writes them as CSV files."""
 
 NOT_BEGUN: tuple[Phase, ...] = ("starting", "connecting", "building")
 UNDER_WAY: tuple[Phase, ...] = ("training", "saving", "draining")  # updates are expected, and a row every half second

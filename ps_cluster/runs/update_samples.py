@@ -46,7 +46,7 @@ class SampledShard:
         after the other.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that were sent to the worker.
-      at_pull: by name, the values at the time of the pull from which the weights in `given` were computed. "weights" is
+      at_pull: by name, the values from which the weights in `given` were computed when they were pulled. "weights" is
         [k']. Each value of the staleness method is a vector [k'] or a single number [1]. The k' values belong to the
         first k' of the `positions`; the other positions are in rows of embedding tables.
       rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values

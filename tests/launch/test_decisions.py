@@ -455,7 +455,7 @@ SCALING = {
     ),
     "nobody is started before training has begun, or after it": Story(
         [(0.5, scale_to(3)), BEGINS, (2, leader_done()), (3, scale_to(3))],
-        ["AnswerScale(not now, while starting", "StopTraining()", "AnswerScale(not now, while scoring"],
+        ["AnswerScale(not possible while starting", "StopTraining()", "AnswerScale(not possible while scoring"],
         FROM_1_TO_4,
     ),
 }  # fmt: skip

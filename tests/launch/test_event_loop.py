@@ -250,8 +250,8 @@ def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(looped):
     assert (ending.outcome, ending.exit_code) == ("failed", 1) and len(looped.machine.started_at) == 1
     run_dir = looped.machine.run_dir
     assert (
-        f"training can't continue from any checkpoint or snapshot in '{run_dir.root}', and does not start over as long as "
-        "they are there" in ending.message
+        f"training can't continue from any checkpoint or snapshot in '{run_dir.root}', and does not start over while "
+        "such files exist" in ending.message
     )
     assert [file.read_bytes() for file in (*run_dir.snapshots.iterdir(), run_dir.journal(0, 1))] == [
         b"damaged",

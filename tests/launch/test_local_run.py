@@ -111,7 +111,9 @@ def test_settings_for_another_cluster_are_refused_by_name(one_task, name):
     topology, task = from_tf_config(json.dumps({"cluster": CLUSTERS["async"], "task": {"type": "chief", "index": 0}}))
     given = {"model.precision": "float32", "data.dataset": "synthetic"}
     config = resolve(None, given, topology.size).config.with_values({f"cluster.{name}": 3})
-    with pytest.raises(UserError, match=f"cluster.{name}: got 3, but the cluster of TF_CONFIG has 2: leave it out"):
+    with pytest.raises(
+        UserError, match=f"cluster.{name}: got 3, but the cluster of TF_CONFIG has 2: leave this setting out"
+    ):
         by_hand.run_one_task(
             config, one_task.root, topology, task, options=TaskOptions(wait_s=1), view=make_lines(), notify=print
         )

@@ -276,7 +276,8 @@ SERVER = {
     "a port that is taken is one line for the user": Story(
         PS, [(5, process_ends(PORT_IN_USE))],
         [AT_ONCE, EndTask(BAD_INPUT, error="TF_CONFIG: cluster.ps: 'b:2': ps-0 can't listen there, usually because another "
-                          "program does: stop that program, or name another port, the same for every task")],
+                          "program does: stop that program, or give ps-0 another port in the TF_CONFIG or cluster file of "
+                          "every task")],
     ),
     "a process that stays frozen is ended": Story(
         PS, [(10, freezes), (20,)], [AT_ONCE, *given_up(PS)], ["its process was frozen for 5 s"], ends_at=(15, 16)

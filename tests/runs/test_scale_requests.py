@@ -105,5 +105,5 @@ def test_a_request_that_can_not_be_removed_is_said_once_and_the_next_one_is_hear
 
 def test_a_run_that_has_ended_is_told_at_once(tmp_path):
     run_dir = RunDir.create(tmp_path / "ended")
-    with pytest.raises(UserError, match="no `run` is active there"):
+    with pytest.raises(UserError, match="its run is not active"):
         ask(run_dir, 2)
