@@ -234,7 +234,9 @@ class Decisions:
         if self._stage is RunStage.SCORING:
             return (Notice("training is over, and the evaluator is scoring; press Ctrl-C again to stop now"),)
         self._draining = True
-        given_up = f"the command stops waiting for them after {self._clock.limits.drain_s:.0f} s without an update"
+        given_up = (
+            f"the command stops waiting for these steps after {self._clock.limits.drain_s:.0f} s without an update"
+        )
         line = logs.DRAINING(f"stopping: {_DRAINS} ({given_up}); press Ctrl-C again to stop now")
         return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
 

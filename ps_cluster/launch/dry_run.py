@@ -57,7 +57,7 @@ def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> 
 def _text(value: Any) -> str:
     """Return a value as YAML on one line.
 
-    A simple text is written without quotes if YAML reads it back as the same text. All other values are written as JSON.
+    A simple text is written without quotes if YAML reads it back unchanged. All other values are written as JSON.
     """
     if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
         return value

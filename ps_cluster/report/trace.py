@@ -93,7 +93,10 @@ def _applies(run_dir: RunDir) -> np.ndarray:
 
 
 def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
-    """Yield events with a process for each lane and a thread for each row. Times are in microseconds since `start`."""
+    """Yield the events of the trace, in which each lane is a process, and each row of a lane is a thread.
+
+    Times are in microseconds since `start`.
+    """
     for process, lane in enumerate(found):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": lane.name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}

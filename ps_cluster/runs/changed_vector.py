@@ -25,8 +25,8 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 class ChangedVector:
     """A vector, float32 [n], of a snapshot that holds only the numbers that have changed since a full snapshot.
 
-    The other numbers are read from that full snapshot. Indexing the vector with a slice returns this part as an array, so
-    the whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
+    The other numbers are read from that full snapshot. Indexing the vector with a slice returns this part as an array,
+    so the whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):

@@ -316,7 +316,7 @@ class ShardAudit:
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
-        # If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
+        # If there is no such step, and the shard has as many steps as were scheduled, these are the scheduled steps.
         unscheduled = scheduled.missing_below(self._steps.end)
         strange: np.ndarray = unscheduled[self._steps.holds(unscheduled)]
         return strange
@@ -415,8 +415,8 @@ def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify)
     """Return the leader's proof with the results of the updates that were computed again.
 
     The proof is the check that each update was applied exactly once. An update whose recomputed result differs from the
-    cluster's result is a problem. `applied`: the number of all applied updates. `notify` is called with one line if rows
-    of metrics/recomputed.jsonl are damaged.
+    cluster's result is a problem. `applied`: the number of all applied updates. `notify` is called with one line if
+    rows of metrics/recomputed.jsonl are damaged.
     """
     rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
     deviations: dict[str, float] = {}
