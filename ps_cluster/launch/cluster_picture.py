@@ -92,7 +92,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, fl
 def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
     """Yield x, y, text and style of each flow's label.
 
-    The label is below the row of the flow's senders or below the row of its receivers, whichever comes first.
+    The label is below the row of the flow's senders or below that of its receivers, whichever is higher.
     """
     used = dict.fromkeys(rows, 0)
     for flow in flows:

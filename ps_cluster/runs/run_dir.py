@@ -192,7 +192,7 @@ class RunDir:
         return self.metrics, self.tensorboard, self.best
 
     def scale_request(self, asked: str) -> Path:
-        """Return the path of the request named `asked`, written by `ps-cluster scale`. The launcher removes the file."""
+        """Return the path of the request named `asked` from `ps-cluster scale`. The launcher removes the file."""
         return self.root / f"scale-{asked}.json"
 
     def scale_answer(self, asked: str) -> Path:
