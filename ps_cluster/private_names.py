@@ -183,8 +183,9 @@ def recorded_graphs() -> Iterator[list[Any]]:
 def keep_from_folding(tensor: tf.Tensor) -> None:
     """Mark the operation that computes a tensor of a graph, so that constant folding skips it.
 
-    Constant folding skips nodes with this attribute (IsConstantFoldable, common_runtime/constant_folding.cc). The public
-    options turn folding off only in Grappler, or for the whole process.
+    The mark is a private attribute of the operation. Constant folding skips operations that have this attribute
+    (IsConstantFoldable, common_runtime/constant_folding.cc). The public options turn folding off only in Grappler, or
+    for the whole process.
     """
     empty = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue())
     tensor.op._set_attr("_scoped_allocator", empty)
@@ -274,7 +275,7 @@ def given_to_compile(model: keras.Model) -> GivenToCompile:
 def copy_compiled(model: keras.Model, to: keras.Model) -> None:
     """Copy the loss, metrics and optimizer of one model to another, so that both share these objects.
 
-    With `compile`, Keras would track the same objects in `to` as if they were new layers.
+    `compile` would create new objects. A plain assignment would make Keras track the objects as parts of `to`.
     """
     for name in ("_compile_loss", "_compile_metrics", "optimizer"):
         object.__setattr__(to, name, getattr(model, name, None))

@@ -34,9 +34,9 @@ for line in sys.stdin.buffer:
 def import_tensorflow() -> None:
     """Import TensorFlow without its first log lines, for a task or a command that scores models.
 
-    Do nothing if TensorFlow is already imported. This takes a quarter to a third less processor time, and 95 MB less
-    memory, than `import tensorflow`. Garbage collection is off during the import, because all imported objects stay in
-    memory.
+    Do nothing if TensorFlow is already imported. Otherwise this function takes a quarter to a third less processor
+    time, and 95 MB less memory, than `import tensorflow`. Garbage collection is off during the import, because all
+    imported objects stay in memory.
     """
     if "tensorflow" in sys.modules:
         return

@@ -1,7 +1,8 @@
 """The option --callbacks of the command `run`: call the Keras callbacks of a user's file while another process trains.
 
-Callbacks need TensorFlow, which the launcher never imports. So the process that the user has started only calls the
-callbacks. It starts a second process, which runs the same command without them.
+Callbacks need TensorFlow, which the launcher of a run never imports. So a run with callbacks needs two processes. The
+process that the user has started calls the callbacks. It starts the launcher as a second process, with the same command
+except for --callbacks.
 """
 
 from __future__ import annotations

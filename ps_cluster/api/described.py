@@ -33,7 +33,10 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 class _Describer(cloudpickle.Pickler):
-    """Pickles as `cloudpickle.dumps` does, but omits what differs between processes. The result is never unpickled."""
+    """A pickler like that of `cloudpickle.dumps`, which omits what differs between processes.
+
+    The result is never unpickled.
+    """
 
     dispatch_table = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 

@@ -91,11 +91,11 @@ def fit(
     Args:
       model: a compiled model. It may use layers, losses and metrics that your script or notebook defines.
       x: an array, a dictionary or tuple of arrays, a pandas frame, a tf.data.Dataset, a keras.utils.PyDataset, or a generator.
-        A stream is read once, into files, and each epoch trains on what was read. So put random augmentation into layers
-        of the model.
+        The last three are streams. A stream is read once, into files, and each epoch trains on what was read. So put
+        random augmentation into layers of the model.
       y: the targets, if x is not a stream; a dictionary or tuple of arrays for a model with several outputs.
       batch_size: the number of examples in one batch of one worker; None: 32, or the batch size of a stream.
-      epochs: the number of the last epoch.
+      epochs: the number of epochs, including those before `initial_epoch`.
       verbose: 0 prints nothing, 2 prints a line for each epoch, and 1 or "auto" prints the lines of the run too.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch, or change the learning
@@ -149,7 +149,7 @@ def fit(
     values = keywords.values_of(options, settings)
     for key, argument in _OF_ARGUMENTS.items():
         if key in values:
-            raise UserError(f"{key}: the argument '{argument}' of fit decides this setting: leave it out")
+            raise UserError(f"{key}: the argument '{argument}' of fit decides this setting: leave the setting out")
     counts = {
         "batch_size": batch_size, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps,
         "validation_batch_size": validation_batch_size,
@@ -247,8 +247,8 @@ def _whole(name: str, value: object, least: int = 1) -> int:
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
     """Return those logs of an epoch that the run does not report, measured on `train` and `validation`.
 
-    These are the metrics of the training, without the accuracy. If the model has several outputs, there are also logs
-    of the loss of each output, for the training examples and for the validation examples.
+    These are the values of the compiled metrics on `train`, except the accuracy. If the model has several outputs,
+    the loss of each output on `train` and on `validation` is also returned.
     """
     outputs = train.y if isinstance(train.y, Mapping) and len(train.y) > 1 else {}
     reported = accuracy_names(model)

@@ -126,14 +126,20 @@ def _is_of_user(callback: keras.callbacks.Callback, method: str) -> bool:
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that has ended: its number, its checkpoint and its logs."""
+    """An epoch that has ended.
 
-    number: int  # counted from 0
-    checkpoint: int  # the step of its checkpoint
-    # The `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
-    # scores with the prefix `val_`, and the metrics of compile().
+    Attributes:
+      number: the number of the epoch, from 0.
+      checkpoint: the step of the checkpoint that ends the epoch.
+      logs: the `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored,
+        also the scores with the prefix `val_`, and the metrics of compile().
+      left_out: the number of epochs directly before this one whose checkpoint was deleted before it was read.
+    """
+
+    number: int
+    checkpoint: int
     logs: Mapping[str, float]
-    left_out: int = 0  # the number of epochs directly before this one whose checkpoint was deleted before it was read
+    left_out: int = 0
 
 
 class EpochReader:
@@ -153,12 +159,14 @@ class EpochReader:
 
         Args:
           examples: the number of examples of an epoch.
-          examples_per_update: the number of examples of an update. Updates need not end exactly at the end of an epoch.
-            So an epoch counts as complete if it lacks at most half an update, and at most half of its examples.
+          examples_per_update: the number of examples of an update. An epoch rarely ends exactly with an update. So it
+            counts as complete if the examples that it lacks are at most half an update, or half an epoch if that is
+            less.
           scored: true if an epoch ends when its checkpoint has been scored; false if it ends when the checkpoint has
             been written, as in a run without an evaluator.
           metric: the metric that each update reports, "accuracy" or "error".
-          checkpoint_every: the number of epochs between two checkpoints; None if the run may skip a checkpoint.
+          checkpoint_every: the number of epochs between two checkpoints, by which the reader notices that a checkpoint
+            was deleted (`Epoch.left_out`). None if the run itself may skip a checkpoint: then this can't be known.
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._margin = min(examples_per_update, examples) / 2
@@ -192,9 +200,9 @@ class EpochReader:
             yield Epoch(number, row.step, logs, left_out)
 
     def _means_up_to(self, examples: int) -> dict[str, float]:
-        """Return the mean loss and metric of the updates since those of the last call; {} if there are none.
+        """Return the mean loss and metric of the updates since the last call; {} if there are none.
 
-        `examples`: the number of examples in all updates of the run, up to and including the last of these updates.
+        Updates after the first `examples` examples of the run are left for the next call.
         """
         self._updates.poll()
         rest = examples - self._examples_before
@@ -270,8 +278,8 @@ class CallbackCaller:
     def end_epoch(self, epoch: Epoch, folder: Path) -> bool:
         """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training.
 
-        The callbacks are not called for an epoch whose checkpoint has been deleted already. This may be `epoch` or an
-        epoch before it. A line names these epochs.
+        The callbacks are not called for an epoch whose checkpoint was deleted before it could be loaded: `epoch`
+        itself, or one of the `epoch.left_out` epochs before it. A line with the numbers of these epochs is printed.
         """
         self.begin()
         number = self._first_epoch + epoch.number

@@ -21,8 +21,8 @@ KEYWORDS = {
     for option, key in CONFIG_OPTIONS.items()
     if key not in ("data.dataset", "model.name")  # set by the arguments `data` and `model`
 }
-"""The dotted key of the setting that each keyword sets. There is a keyword for each option of the command `run` that is
-a setting, e.g. "batch_size" for --batch-size and "evaluator" for --evaluator/--no-evaluator."""
+"""The dotted key of the setting that each keyword sets. There is a keyword for each option of the command `run` that
+sets a setting, e.g. "batch_size" for --batch-size and "evaluator" for --evaluator/--no-evaluator."""
 
 
 class SharedOptions(TypedDict, total=False):

@@ -73,7 +73,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{' '.join(path)} has {rows:,}" for path, rows in lengths.items())
         raise UserError(f"{what}: its parts have different numbers of examples: {told}")
-    notify(f"{what}: its batches are packed: {next(iter(lengths.values())):,} examples, {done / 1e6:,.0f} MB")
+    notify(f"{what}: its batches have been packed: {next(iter(lengths.values())):,} examples, {done / 1e6:,.0f} MB")
     return StreamArrays(rows_of_first, *(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure)))
 
 

@@ -59,8 +59,8 @@ def train(
         default CIFAR-10 if it is available, else a generated data set.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
       resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer,
-        `max_seconds` changes its time limit, `ps` the number of parameter servers, and `isolation` its private computer
-        network; all other settings stay. If the network is code, give it again as `model`.
+        `max_seconds` changes its time limit, `ps` changes the number of parameter servers, and `isolation` changes the
+        setting `cluster.isolation`. All other settings stay. If the network is code, give it again as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
       on_progress: called with each progress row during the training (`row.applied`, `row.loss`, …).
       on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). If this function or `on_progress`

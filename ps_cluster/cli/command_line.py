@@ -67,7 +67,8 @@ class HelpByGroups(click.Command):
 def _open_standard_files() -> None:
     """Open /dev/null as standard input, output or error if the parent process has closed it.
 
-    Otherwise the next file or socket would get one of the numbers 0 to 2, and printed lines would be written into it.
+    Otherwise the next file or socket would get one of the file descriptors 0 to 2, and printed lines would be
+    written into it.
     """
     for number in range(3):
         try:

@@ -181,5 +181,5 @@ def show(given: GivenSettings, name: str, output: Path | None, seed: int) -> Non
         print_line(f"written: {write_data_page(dataset, settings, output, seed)}")
         return
     if output:
-        raise UserError(f"--output: got '{output}': only data sets of images are shown on a page: leave it out")
+        raise UserError(f"--output: got '{output}': only data sets of images are shown on a page: leave --output out")
     print_table_of(dataset, make_console())

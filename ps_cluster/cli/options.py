@@ -246,7 +246,7 @@ class GivenSettings:
     def overrides_of_all(self) -> dict[str, Any]:
         """Return the settings of the environment variables and the `overrides`, by dotted key.
 
-        The `overrides` win over the environment variables, but for `cluster.isolation` the stricter value wins.
+        The `overrides` win over the environment variables, except that the stricter `cluster.isolation` wins.
         Commands that start several runs use this method.
         """
         return joined([settings_of_environment(os.environ), self.overrides()])

@@ -112,7 +112,10 @@ def _only_own(choice: Choice[Named]) -> Iterator[Schema]:
 
 
 def _either(one: Schema | None, other: Schema) -> Schema:
-    """Return a schema that accepts what either schema accepts, for settings of the same name in two choices."""
+    """Return a schema that accepts whatever one of two schemas accepts. If `one` is None, return `other`.
+
+    Two choices of a section, e.g. two modes, may have a setting of the same name with different values.
+    """
     if one is None or one == other:
         return other
     return {"anyOf": [*one.get("anyOf", [one]), other]}
@@ -225,13 +228,13 @@ def _values(schema: Schema) -> str:
     if "const" in schema:
         return one_line_text(schema["const"])
     if schema.get("type") == "array" and schema.get("minItems") == schema.get("maxItems", ...):
-        return f"list of {schema['minItems']}, each: {_values(schema['items'])}"
+        return f"list of {schema['minItems']} values, each: {_values(schema['items'])}"
     if schema.get("type") == "array":
         return f"list of: {_values(schema['items'])}"
     if "properties" in schema:
         return "; ".join(f"{name}: {_values(value)}" for name, value in schema["properties"].items())
     if "additionalProperties" in schema and schema["type"] == "object":
-        return f"names, each with a {_values(schema['additionalProperties'])}"
+        return f"mapping from names to values: {_values(schema['additionalProperties'])}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
 

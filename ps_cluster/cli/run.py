@@ -145,7 +145,10 @@ def run(
 
 
 def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorboard: bool) -> dict[str, Any]:
-    """Return the settings that a resumed run changes, by dotted key. Raises UserError for any other option."""
+    """Return the changes to the settings of a resumed run, by dotted key.
+
+    Raises UserError if the user has given an option that can't be used with --resume.
+    """
     allowed = ("resume", "dry_run", "profile", "tensorboard", *METRICS_OPTIONS, *map(parameter_of, CHANGEABLE))
     refuse_others(context, *allowed, because="--resume continues the run with its own settings")
     for name in variables(os.environ.keys() - without_variables(os.environ)):

@@ -52,7 +52,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 class _PlainDigits(click.ParamType[Any]):
     """A base class for types of numbers in plain digits, which `read` parses.
 
-    A subclass has to name it before click's class in its list of base classes.
+    In the list of a subclass's base classes, this class has to stand before click's class.
     """
 
     read: Callable[[str], Any]

@@ -46,7 +46,11 @@ NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
 """Returns the outputs of a network for inputs, float32 [B, outputs]."""
 OwnSettings = TypeVar("OwnSettings", bound="DataSettings")
 Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, OwnSettings], dict[str, tf.Tensor]]"
-"""Takes inputs, their batch, the description of an example, and the section `data`. Returns the augmented inputs."""
+"""Returns the augmented inputs of a batch.
+
+The arguments are the inputs, the `Batch` (it determines the random numbers), the description of an example, and the
+section `data`.
+"""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 """Takes a network and inputs. Returns its mean outputs over augmented views of each example, float32 [B, outputs]."""
 
@@ -178,7 +182,7 @@ def _recognised_pattern(path: Path) -> FormatPath:
     taken = "; ".join(f"{one.name}: {', '.join(one.endings)}" for one in with_patterns)
     raise UserError(
         f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', but none of them can be read: "
-        f"a pattern may match files of these formats: {taken}"
+        f"a pattern can be used only for files in these formats: {taken}"
     )
 
 
@@ -351,8 +355,8 @@ class DataSet(Named, Generic[OwnSettings]):
       downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
       path: the path, if the user has named data by its path. The data is packed again when a file there changes.
-      candidates_of: for the data set `auto`, the names of the data sets of which it stands for the first that is
-        available; () for all other data sets.
+      candidates_of: for the data set `auto`, the names of other data sets. `auto` is the first of them that is
+        available. () for all other data sets.
       offered: whether help and lists of choices contain the data set.
     """
 
@@ -375,7 +379,10 @@ class DataSet(Named, Generic[OwnSettings]):
         return None
 
     def views(self) -> MeanOverViews | None:
-        """Return the function that averages a network's outputs over augmented views of each example, or None."""
+        """Return the function that averages a network's outputs over augmented views of each example.
+
+        Return None if the data set has no such views.
+        """
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Define the inputs and results of the equations by which the proof, the check of a run's updates, recomputes updates.
+"""Define the inputs and results of equations that compute updates again, for the proof (the check of a run's updates).
 
 Optimizer rules, staleness methods and modes have a method `equation`, which uses numpy, float64 and the equation of the
 paper. The parameter server has computed the same update with TensorFlow's kernels in float32 (`server/`,
@@ -36,17 +36,28 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True)
 class UpdateParts:
-    """The inputs of one update, at k chosen positions of a shard's weights and slots. All arrays are float64."""
+    """The inputs of one update, at k chosen positions of a shard's weights and slots. All arrays are float64.
 
-    weights: np.ndarray  # [k], before the update
-    gradient: np.ndarray  # [k]
-    slots: Slots  # the slots of rule, method and mode, before the update
+    Attributes:
+      weights: the weights before the update, [k].
+      gradient: the gradient, [k].
+      slots: the slots of the rule, the staleness method and the mode, before the update.
+      learning_rate: the learning rate of the update.
+      updates_before: the number of updates that the shard had applied before.
+      factors: the factor of each weight's learning rate, [k].
+      decay: the share of each weight that weight decay removes per unit of learning rate, [k].
+      gradient_scale: the factor by which the update multiplies `gradient`, a number or [k]; None means 1.
+      matrices: the positions, among the k values, of the matrices that the rule needs as a whole, in order.
+    """
+
+    weights: np.ndarray
+    gradient: np.ndarray
+    slots: Slots
     learning_rate: float
-    updates_before: int  # the number of updates that the shard had applied before
-    factors: np.ndarray  # [k], the learning-rate factors of the weights
-    decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
-    gradient_scale: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None means 1
-    # The positions among the k values, in order, of the matrices that the rule needs as a whole.
+    updates_before: int
+    factors: np.ndarray
+    decay: np.ndarray
+    gradient_scale: np.ndarray | float | None = None
     matrices: Sequence[Matrix] = ()
 
     @property
@@ -57,7 +68,7 @@ class UpdateParts:
 
     @property
     def decayed_weights(self) -> np.ndarray:
-        """The weights after their decay: w - gradient_scale x learning rate x decay x w."""
+        """The weights after their decay: w - gradient_scale * learning_rate * decay * w."""
         gradient_scale = 1.0 if self.gradient_scale is None else self.gradient_scale
         decayed: np.ndarray = self.weights * (1 - gradient_scale * self.learning_rate * self.decay)
         return decayed

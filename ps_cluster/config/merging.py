@@ -92,7 +92,7 @@ def resolve(
 ) -> Resolved:
     """Merge all sources of settings. Later ones win, except that the strictest `cluster.isolation` wins.
 
-    All these settings come from the user, so this process may run the code files that they name.
+    This process may run the code files that the arguments name, because the user has written these settings.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
@@ -203,7 +203,10 @@ def _check_used(mode: str, given: Sequence[SettingsSource], defaults: Mapping[st
 
 
 def _origin(error: ValidationError, sources: Sequence[SettingsSource], given: Sequence[SettingsSource]) -> str:
-    """Return the origin of the first wrong value, or all origins if several values don't fit together."""
+    """Return the origin of the first wrong value.
+
+    If several values don't fit together, return the origins of all sources in `given`, the sources of the user.
+    """
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
     found = [source.origin for source in sources if field and source.has(field)]
     return found[-1] if found else names_of(given)

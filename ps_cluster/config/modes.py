@@ -129,7 +129,7 @@ class Mode(Named, ABC):
     def train(self, job: TrainingJob) -> None:
         """Train until every update is applied.
 
-        Only the process of the leader (the chief, or worker 0) calls this. In mode sync, every worker calls it.
+        The chief calls this method. If the cluster has no chief, every worker calls it.
         """
 
     @abstractmethod
@@ -251,8 +251,7 @@ class Mode(Named, ABC):
     def batches_in_ledger_row(self, config: RunConfig, shard: int) -> int:
         """Return how many batches of a step are counted by the ledger of one shard (its table of accepted pushes).
 
-        This is the number of all batches of the step. If the mode pushes to this shard before the end of the step, only
-        the batches before this push are counted.
+        The ledger counts the batches before the push to this shard. In most modes, these are all batches of the step.
         """
         return self.batches_per_step(config)
 
@@ -277,7 +276,7 @@ class Mode(Named, ABC):
         return 1
 
     def simulated_workers(self, config: RunConfig) -> int | None:
-        """Return the number of workers whose staleness the user wants to emulate, or None for the run's own number."""
+        """Return the number of workers whose staleness the user wants to emulate; None if the user has set none."""
         return None
 
     def emulated_workers(self, config: RunConfig) -> int:

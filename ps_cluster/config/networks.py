@@ -120,7 +120,7 @@ def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
 
 
 def _check_for_own(spec: ExampleSpec) -> None:
-    """Raise ValueError for examples with several targets or with texts, which no network of this package takes."""
+    """Raise ValueError for examples with several targets or with strings, which no network of this package takes."""
     page = "of your own (docs/extending.md#your-own-network)"
     if spec.others:
         raise ValueError(

@@ -34,7 +34,10 @@ def target_array(output: str) -> str:
 
 
 def numbered_output(place: int) -> str:
-    """Return the name of the output at index `place`, if targets have no names but are in the order of the outputs."""
+    """Return a name for the output at index `place`: "output_0", "output_1", …
+
+    Outputs get these names if the user gives targets without names, in the order of the outputs.
+    """
     return f"output_{place}"
 
 
@@ -73,19 +76,25 @@ def refuse_sparse(what: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class ArrayField:
-    """The description of one of the arrays of an example, such as an input or the target."""
+    """The description of one of the arrays of an example, such as an input or the target.
 
-    dtype: str  # the name of its numpy dtype, e.g. "uint8"
-    shape: tuple[int, ...]  # the shape for one example, e.g. (32, 32, 3); () for a number
-    # Mean and standard deviation of the training examples for each position of the last axis (one value for a number),
-    # in the field's units; empty if unknown.
+    Attributes:
+      dtype: the name of the numpy dtype, e.g. "uint8"; "string" for texts.
+      shape: the shape for one example, e.g. (32, 32, 3); () for a number.
+      mean, std: the mean and the standard deviation of the training examples for each position of the last axis (one
+        value for a number), in the field's units; empty if unknown.
+      codes: the number of different codes at each position of the last axis, if the field has codes, such as the
+        categories of a table. Codes count from 0. Empty for any other field.
+      characters: for texts, which are packed as code points and padded with 0: the number of characters of the longest
+        text.
+      code: for texts: the dtype of a code point.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    # The number of different codes at each position of the last axis, if the field has codes, such as the categories of
-    # a table. Codes count from 0. Empty for any other field.
     codes: tuple[int, ...] = ()
-    # For texts (dtype "string"), which are packed as code points and padded with 0: the number of characters of the
-    # longest text, and the dtype of a code point.
     characters: int = 0
     code: str = ""
 
@@ -296,15 +305,15 @@ class Objective(Named):
             raise ValueError(f"training.class_weights: got {weights}: only a classification uses them: leave them out")
         if weights and spec.others:
             raise ValueError(
-                f"training.class_weights: got {weights}: the data has several targets: weigh the examples instead "
-                "(weight_train)"
+                f"training.class_weights: got {weights}: the data has several targets: weigh the examples instead, "
+                "e.g. by an array weight_train"
             )
         class_weights(weights, spec.classes)
         k = config.evaluation.recall_at
         if k is not None and (not spec.is_pair or spec.others or self.pairs_to_find(np.zeros(0), spec) is None):
             raise ValueError(
-                f"evaluation.recall_at: got {k}: a ranking needs examples of two keys (a user and an item) whose target is one "
-                "number or one of two classes: leave it out"
+                f"evaluation.recall_at: got {k}: a ranking needs examples that are pairs of a user and an item, with a "
+                "target that is one number or one of two classes: leave this setting out"
             )
         smoothing = config.training.label_smoothing
         if smoothing and not self.smooths_labels:
@@ -531,8 +540,8 @@ class NextByte(Objective):
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype != np.uint8 or spec.target.codes != (BYTES,) * math.prod(spec.target.shape):
             raise ValueError(
-                f"targets are {target.dtype} {list(spec.target.shape)}, but each has to be a row of bytes: uint8, and "
-                f"`codes` has to be {BYTES} for each byte"
+                f"targets are {target.dtype} {list(spec.target.shape)}, but each has to be a row of bytes: uint8, with "
+                f"{BYTES} codes for each byte in `ArrayField.codes`"
             )
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:

@@ -89,9 +89,9 @@ class RuleSettings(Section):
     def matrix_patterns(self) -> tuple[str, ...]:
         """Patterns for the paths of the variables that the optimizer rule needs as whole matrices.
 
-        Override this property in the settings of such a rule. The class `OptimizerRule.update` gets the positions of
-        these matrices as `matrices`. If the parameter servers apply the rule, no matrix is divided between them. In
-        modes that divide the network among the workers, `matrices` is empty.
+        Override this property in the settings of a rule that needs whole matrices. The class `OptimizerRule.update`
+        gets the positions of these matrices as `matrices`. If the parameter servers apply the rule, no matrix is
+        divided between them. In modes that divide the network among the workers, `matrices` is empty.
         """
         return ()
 

@@ -130,10 +130,12 @@ def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
 def rates_listed_under(mode: Mode, workers: object) -> tuple[str, object]:
     """Return the mode and the number of workers under which a recipe lists the learning rates that `mode` uses.
 
-    The result is mode single with 1 worker for modes whose optimizer works as in a single process. These are modes with
-    local steps that work with any rule, and modes that divide the network among the workers. All other modes have
-    learning rates of their own. If a recipe has the key `divided`, modes that divide the network do not use the listed
-    rates.
+    Most modes have learning rates of their own. But some modes use the rates of mode single, with 1 worker, because
+    their optimizer works as in a single process. These are the modes with local steps that work with any rule, and the
+    modes that divide the network among the workers.
+
+    The caller has to check whether the recipe has the key `divided`. If so, modes that divide the network use the
+    settings of this key, and no listed rates.
 
     Args:
       workers: `cluster.workers`, which may not be validated yet.
@@ -150,8 +152,8 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     Args:
       table: the `found_rates` of the network.
       settings: the merged settings of all sources, not yet validated.
-      user: the user's settings. If they contain a setting in `BELONG_TOGETHER`, the table is not used. There is one
-        exception: `staleness.method` may be set if it is the rule's default, or if the mode takes local steps.
+      user: the user's settings. If they contain a setting in `BELONG_TOGETHER`, the result is {}. Of these settings,
+        `staleness.method` counts only if the mode takes no local steps and the method is not the rule's default.
     """
     mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
     if mode is None:
@@ -223,8 +225,8 @@ def _usual_rate(settings: Mapping[str, Any], base: NestedSettings) -> SettingsSo
 def _staleness_method(settings: NestedSettings) -> SettingsSource:
     """Return the setting `staleness.method` with the default of the chosen optimizer rule.
 
-    Return no settings if the mode uses no staleness method, or if it takes local steps. With local steps, the workers
-    apply the rule, but the parameter servers correct stale gradients.
+    Return no settings if the mode uses no staleness method, or if it takes local steps. With local steps, the rule's
+    default does not suit the parameter servers, because the workers apply the rule.
     """
     rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.synchrony.takes_local_steps or not uses(mode.name, METHOD):

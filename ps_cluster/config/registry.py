@@ -50,9 +50,9 @@ T = TypeVar("T", bound=Named, covariant=True)
 class Registry(Generic[T]):
     """All objects of one type (data set, mode, network, …), by name.
 
-    The registry finds the objects of this package in the module, or in all modules of the package, that `home` returns.
-    They are the instances of `base` there, and an instance of each subclass there that defines a `name`. So a new
-    object need not be listed anywhere.
+    The function `home` returns the module, or the package of several modules, that defines the objects of ps_cluster.
+    The registry searches these modules for instances of `base`. If a module defines a subclass of `base` with a `name`,
+    but no instance of it, the registry creates the instance. So a new object need not be listed anywhere.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Registry(Generic[T]):
 
     @property
     def with_settings(self) -> Iterator[Named]:
-        """Yield the objects, or data formats, that may have settings of their own."""
+        """Yield the objects that may have settings of their own. For data sets, these include the data formats."""
         return iter(self)
 
     def allow_code_of(self, name: str, folder: Path) -> str:

@@ -30,7 +30,7 @@ class Sample:
     """A random part of the training examples: a data shard, or a bootstrap sample.
 
     The training set of N examples is repeated `copies` times and shuffled with `seed`. The sample consists of the
-    examples at those of the positions `index`, `index + of`, `index + 2 * of`, … that are below N.
+    examples at the positions `index`, `index + of`, `index + 2 * of`, …, up to position N - 1.
 
     For a data shard, `copies` is 1, and `of` is the number of data shards. The data shards are disjoint, and together
     they hold all examples. For a bootstrap sample (Breiman 1996, "Bagging Predictors"), `of` is 1, and there are many

@@ -114,8 +114,9 @@ class ClusterSettings(Section):
         "brought no update for this many seconds, another worker gets its steps too.",
     )
     longest_step_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=86_400)] = Field(
-        description="The longest time that a worker's step may take. Training waits at least this long for an update. "
-        f"auto: {STEPS_IN_TIME} times the measured step time of the slowest worker. The first update may take longer."
+        description="How many seconds a worker's step may take. Training counts as stuck only if it has no update for at "
+        f"least this time. auto: {STEPS_IN_TIME} times the measured step time of the slowest worker. The first update may "
+        "take longer."
     )
     isolation: Isolation = Field(
         description="Give the run a private network that no other program can reach; auto: if the system allows it. "
@@ -350,7 +351,7 @@ class RunConfig(Section):
         if self.chosen_mode.shares_steps or not self.chosen_mode.has_workers:
             raise ValueError(
                 f"training.sample: got '{text:.80}': mode {self.mode.name} has no workers with batches of their own: "
-                "leave it out"
+                "leave this setting out"
             )
         if sample.ends and len(sample.ends) != self.cluster.workers:
             raise ValueError(
@@ -442,7 +443,10 @@ class RunConfig(Section):
 
     @property
     def most_gradients_per_update(self) -> int:
-        """The most gradients that one update averages: all gradients, if the update waits for late ones."""
+        """The most gradients that one update averages.
+
+        This is `steps_per_update` if an update waits for late gradients, else `gradients_per_update`.
+        """
         return self.steps_per_update if self.chosen_mode.grace_seconds(self) else self.gradients_per_update
 
     @property
@@ -468,7 +472,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that the leader counts at once: with all-reduce, a whole dispatch; otherwise 1."""
+        """The number of updates that the leader counts at once: with all-reduce, all updates of a dispatch; else 1."""
         return self._first_dispatch if self.chosen_mode.synchrony.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -579,7 +583,10 @@ def section_classes() -> dict[str, type[Section]]:
 
 @lru_cache
 def known_keys() -> tuple[str, ...]:
-    """Return the dotted keys of all settings, even if only some modes, networks, … have them, and the section names."""
+    """Return the names of the sections, and the dotted keys of all settings.
+
+    Settings that only some modes, networks, … have are included.
+    """
     found = dict.fromkeys(section_classes())
     for section, model in section_classes().items():
         kinds = CHOICE_BY_SECTION[section].kinds.with_settings if section in CHOICE_BY_SECTION else ()

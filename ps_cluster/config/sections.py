@@ -220,7 +220,7 @@ def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
 
 
 def switched_off(mode: str) -> dict[str, Any]:
-    """Return the values that switch off the features of other modes that `mode` does not have, by dotted key."""
+    """Return the settings in `SWITCHES` that `mode` does not use, as dotted key → the value that switches it off."""
     return {key: off for key, off in SWITCHES.items() if not uses(mode, key)}
 
 

@@ -43,8 +43,8 @@ class OnDeath:
     Attributes:
       restarts: the task is restarted at most this many times in a row.
       restarts_whole_cluster: whether all training tasks restart together with the task, from the newest snapshot.
-      dispensable: whether the run continues without the task after its last restart. A worker or ps is dispensable only
-        while there is another one.
+      dispensable: whether the run continues without the task once it has used up its restarts. A worker or ps is
+        dispensable only while there is another one.
     """
 
     restarts: int

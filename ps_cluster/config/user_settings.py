@@ -29,12 +29,20 @@ _VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]
 
 @dataclass(frozen=True)
 class SettingsSource:
-    """The settings of one source, such as a file, a variable or the options, with the name of their origin."""
+    """The settings of one source, such as a file, a variable or the options, with the name of their origin.
 
-    origin: str  # the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options"
+    Attributes:
+      origin: the name of the source in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options".
+      settings: the settings.
+      may_repeat: whether `settings` may contain settings that the mode does not use, with their defaults, as the
+        config.yaml of a run does.
+      parts: the sources from which this source was merged. Later ones win.
+    """
+
+    origin: str
     settings: NestedSettings
-    may_repeat: bool = False  # whether it may contain unused settings with their defaults, as config.yaml does
-    parts: tuple[SettingsSource, ...] = ()  # the sources from which it was merged, the lowest first
+    may_repeat: bool = False
+    parts: tuple[SettingsSource, ...] = ()
 
     def has(self, field: str) -> bool:
         """Return whether the source sets the dotted key `field`.

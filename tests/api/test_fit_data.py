@@ -62,7 +62,9 @@ def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
     told = []
     with fit_data(PLAIN, x, None, None, notify=told.append, **more) as data:
         assert (data.train.x == X).all() and (data.train.y == Y).all() and (data.batch_size, data.passes) == (size, 1.0)
-    assert "x: its batches are packed: 20 examples" in told[0] and "put random augmentation into layers" in told[1]
+    assert (
+        "x: its batches have been packed: 20 examples" in told[0] and "put random augmentation into layers" in told[1]
+    )
 
 
 def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path):

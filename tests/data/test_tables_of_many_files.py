@@ -92,7 +92,7 @@ def test_a_column_without_any_value_in_the_first_file_gets_the_type_of_a_later_o
         (
             {"_left.csv": "a,y\n1,2\n"},
             "*.csv",
-            "none of them can be read: a pattern may match files of these formats: table: .csv, .tsv, ",
+            "none of them can be read: a pattern can be used only for files in these formats: table: .csv, .tsv, ",
         ),
     ],
 )

@@ -113,5 +113,7 @@ def test_a_ranking_of_other_examples_is_refused(codes, objective, classes, fits)
     if fits:
         DATASETS["clicks"].check_examples(config, spec)
     else:
-        with pytest.raises(ValueError, match=r"evaluation.recall_at: got 5: a ranking needs examples of two keys"):
+        with pytest.raises(
+            ValueError, match=r"evaluation.recall_at: got 5: a ranking needs examples that are pairs of"
+        ):
             DATASETS["clicks"].check_examples(config, spec)
