@@ -50,7 +50,7 @@ class FailedComputation(UserError):
 class RunFailed(Exception):
     """A failure of the machine or of a child process. The message is one line: what failed, why, and where the log is.
 
-    The command line exits with code 1. Any other exception that reaches it is a bug.
+    The command line prints it on stderr and exits with code 1.
     """
 
 

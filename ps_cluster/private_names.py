@@ -275,7 +275,8 @@ def given_to_compile(model: keras.Model) -> GivenToCompile:
 def copy_compiled(model: keras.Model, to: keras.Model) -> None:
     """Copy the loss, metrics and optimizer of one model to another, so that both share these objects.
 
-    `compile` would create new objects. A plain assignment would make Keras track the objects as parts of `to`.
+    `compile` would create new objects for the loss and the metrics. A plain assignment would make Keras track the
+    copied objects as parts of `to`.
     """
     for name in ("_compile_loss", "_compile_metrics", "optimizer"):
         object.__setattr__(to, name, getattr(model, name, None))

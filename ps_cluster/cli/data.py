@@ -126,7 +126,8 @@ def verify(names: tuple[str, ...]) -> None:
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove packed copies.
 
-    NAME is the name of a single copy, or of a data set whose copies are all removed. Archives are not removed.
+    NAME is the name of a single copy, or of a data set. For a data set, all its copies are removed. Archives are not
+    removed.
     """
     from ps_cluster.data import cache, inventory
     from ps_cluster.files import untrusted

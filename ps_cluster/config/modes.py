@@ -137,8 +137,8 @@ class Mode(Named, ABC):
         """Return the graph that a worker runs for each dispatch, a group of steps from the chief.
 
         Args:
-          repeats: whether the dispatches repeat steps of earlier dispatches. With each pull, the worker may then ask
-            the shards whether they have already accepted a push of this step.
+          repeats: whether the dispatches repeat steps of earlier dispatches. If so, a worker that pulls weights for a
+            step may also ask the shards whether they have already accepted a push of the same step.
         """
 
     @abstractmethod
