@@ -32,10 +32,9 @@ class ArrayLayout(NamedTuple):
 
 
 def layout_of(path: Path, name: str) -> ArrayLayout | None:
-    """Return the dtype and shape of the array `name` in an .npz file or a folder of .npy files.
+    """Return the layout of the array `name` in an .npz file or a folder of .npy files; None if it can't be read.
 
-    Return None if the array can't be read. For an .npz file, `begin` is the offset in the .npy file inside the
-    archive.
+    In the layout of an array in an .npz file, `begin` is an offset in the .npy file that the archive contains.
     """
     try:
         if path.is_dir():

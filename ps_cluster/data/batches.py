@@ -55,8 +55,8 @@ def batch_of(
       examples: the number of examples in the training set.
       seed: 0 <= seed < 2**63; different seeds give different orders.
       sample: the part of the training set to train on; None for all of it.
-      number: if only some of the steps take their examples from this sample, the index of the step among them,
-        int64 [], from 0; None if all steps do, so that the index is `step` itself.
+      number: int64 [], how many of the earlier steps take their examples from the same sample. None if all of them
+        do, so that this number is `step`.
     """
     seen = examples if sample is None else sample.size(examples)
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)

@@ -57,8 +57,10 @@ def download(
     Received bytes stay in `<destination>.part`, and the next attempt or call continues from there. `sleep` waits for
     some seconds between attempts (1, 2, 4, then 8).
 
-    Raises DownloadError if the server does not answer or refuses, or the transfer is interrupted too often, is too slow,
-    or delivers a different file. Raises OSError if `destination` can't be written.
+    Raises:
+      DownloadError: the server refuses, or does not answer; the transfer is too slow, or is interrupted too often; or
+        the received file is not the expected one.
+      OSError: `destination` can't be written.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")

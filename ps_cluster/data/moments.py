@@ -52,9 +52,10 @@ class Moments:
 class RunningStatistics:
     """A running computation of the mean and standard deviation of a field at each index of its last axis.
 
-    If each row is a single number, they are the mean and standard deviation of these numbers. They are computed only
-    for fields of images or floats whose last axis has at most 4,096 indices. A field that already has statistics, e.g.
-    published ones, keeps them.
+    If each row is a single number, there is one mean and one standard deviation, over all rows.
+
+    The statistics of a field are computed only if the field holds images or floats, and its last axis has at most 4,096
+    indices. A field that already has statistics, e.g. published ones, keeps them.
     """
 
     def __init__(self, field: ArrayField):

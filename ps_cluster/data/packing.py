@@ -119,7 +119,7 @@ def check_contents(contents: Contents) -> None:
         if len(set(lengths.values())) > 1 or not min(lengths.values()):
             raise ValueError(
                 f"all {split} arrays need the same number of rows, and at least one row: there are "
-                f"{', '.join(f'{count} of {name}' for name, count in lengths.items())}"
+                f"{', '.join(f'{count} in {name}' for name, count in lengths.items())}"
             )
         packed.check_values(contents.spec, split, arrays)
 

@@ -46,7 +46,7 @@ class PictureSettings(OwnImageSettings):
             "and cropped to it. null: the pictures keep their size, which must be the same for all of them."
         ),
     )
-    skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and name them.")
+    skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and report them in a notice.")
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -67,8 +67,8 @@ def contents_of_pictures(
     """
     if settings.objective not in ("auto", "classification"):
         raise Malformed(
-            f"data.objective={settings.objective}: pictures have classes, which need classification: leave the "
-            "setting out; for other targets give arrays (x_train, y_train)"
+            f"data.objective={settings.objective}: pictures have classes, so the objective has to be "
+            "classification: remove this setting; to train on other targets, give arrays (x_train, y_train)"
         )
     # The examples are shuffled because a folder has one class after the other, and the last training examples may be
     # held out to choose a model (`evaluation.validation_examples`).

@@ -141,7 +141,7 @@ def _has_16_bits(image: Image) -> bool:
 def _open_image(file: BinaryIO) -> Image:
     """Open a picture of a known format, without decoding it.
 
-    Raises Malformed if it has too many pixels, or if the range of its pixels is not known.
+    Raises Malformed if it has too many pixels, or if the largest possible value of a pixel is not known.
     """
     from PIL import Image
 

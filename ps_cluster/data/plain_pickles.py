@@ -92,7 +92,7 @@ class _PlainUnpickler(pickle.Unpickler):
             raise ValueError(f"bytes are read only in the encoding latin1, not in {encoding!r}")
         self._bytes_left -= len(text)
         if self._bytes_left < 0:
-            raise Malformed("it unpacks to more bytes than it has itself")
+            raise Malformed("its pickle is shorter than the bytes that it unpacks to")
         return text.encode("latin1")
 
     def find_class(self, module: str, name: str) -> object:

@@ -43,10 +43,10 @@ def resolve(
 ) -> PackedDataset:
     """Return the packed copy of a data set, the folder of raw files that runs read. Create it if there is none yet.
 
-    A data set that `settings.dataset` names is never replaced by another. `auto` stands for the first of several
-    data sets that is on this machine (a packed copy is enough) or can be downloaded. If that is the generated set, a
-    notice says so. `settings.data_dir` is the user's copy: the archive, the folder inside it, a folder with one of
-    these, or a packed folder. `notify` gets one line for each step.
+    A data set that `settings.dataset` names is never replaced by another. `auto` stands for CIFAR-10 if that is on this
+    machine (a packed copy is enough) or can be downloaded. Otherwise it stands for the generated data set, and a notice
+    says so. `settings.data_dir` is the user's copy: the archive, the folder inside it, a folder with one of these, or a
+    packed folder. `notify` gets one line for each step.
 
     Raises UserError if `data_dir` has nothing usable (also for `auto`), if the data set can't be found or read, or if
     the cache can't be written.
@@ -108,8 +108,8 @@ def _changed_since(path: Path | None, dataset: PackedDataset) -> str:
     if path is None or not _is_there(path) or fingerprint(path) in dataset.directory.name.split("-"):
         return ""
     return (
-        f"'{path}' has changed since it was packed: this run keeps the packed copy '{dataset.directory}', because its "
-        "steps refer to those examples; a new run uses the new files"
+        f"'{path}' has changed since it was packed: this run keeps the packed copy '{dataset.directory}', with which "
+        "it began; a new run uses the new files"
     )
 
 
@@ -224,8 +224,8 @@ class _Search:
     def _load_cached(self, folder: Path, otherwise: str = "packing again") -> PackedDataset | None:
         """Return the packed copy in a folder if it is sound, else None.
 
-        A damaged copy stays until the next writer replaces it. `otherwise`: the beginning of the notice about a damaged
-        copy, which says what is done instead of using it.
+        A damaged copy stays until the next writer replaces it. `otherwise`: what is done instead of using a
+        damaged copy. The notice about the damaged copy begins with these words.
         """
         if not os.path.exists(folder):
             return None

@@ -176,7 +176,10 @@ ADVICE_FOR_TARGET = "fix or remove these rows, or name the column in data.catego
 
 
 def wrong_value_message(column: str, kind: str, value: str, place: str, advice: str = ADVICE_FOR_INPUT) -> str:
-    """Return the message about a value that does not fit its column. `kind`: what the column is, e.g. "holds numbers"."""
+    """Return the message about a value that does not fit its column.
+
+    `kind`: what the message says about the column, e.g. "holds numbers".
+    """
     return f"the column '{column}' {kind}, but has '{one_line(value, 80)}' in {place}: {advice}"
 
 

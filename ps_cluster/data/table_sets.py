@@ -137,9 +137,9 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed for a text column that seems to hold numbers, but also has a typo or marks like "n/a".
+    """Raise Malformed if a column of texts seems to hold numbers, except for one typo or for marks such as "n/a".
 
-    Any other column that mixes numbers and texts holds categories, such as numeric codes and a code "other".
+    Any other column of numbers and texts is taken for categories, e.g. numeric codes and the code "other".
     `texts`: the different values of the column. `rows`: its number of rows.
     """
     if name in settings.categorical or not table.guesses_types:

@@ -20,11 +20,11 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
     """Return the best model of a run, which the evaluator has saved to `file`.
 
     Keras can't load a file with layers that it doesn't know, such as a `Lambda` of Python code, or a class that is
-    defined in a script or inside a function. Such a network is built again by the code that the user has named, and
-    then gets the weights of the file.
+    defined in a script or inside a function. Such a network is built again by the user's code, to which
+    `settings.name` refers, and then gets the weights of the file.
 
     Raises:
-      UserError: the user has not named the code that builds the network.
+      UserError: the user has not allowed this code to run, e.g. with the option `--code`.
       Exception: the file is damaged, or belongs to another network.
     """
     try:

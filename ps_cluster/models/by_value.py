@@ -1,7 +1,8 @@
 """Send a Keras model that uses classes or functions of a script to other processes.
 
-A .keras file contains only the names of such classes and functions, and only the script can resolve these names. So the
-file is sent together with the classes and functions, wrapped in a function that cloudpickle can write.
+A .keras file contains only the names of such classes and functions, and only the script can resolve these names. So
+`by_value` puts the content of the file, and the classes and functions themselves, into one function. cloudpickle can
+write this function.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield the elements of `value` that are functions, or that have a method `get_config` and are not layers.
+    """Yield the elements of `value` that are functions or have a method `get_config`, except layers.
 
     A `value` that is neither a list nor a tuple counts as a single element.
     """

@@ -49,9 +49,8 @@ def has_loss(model: keras.Model) -> bool:
 class CompiledLoss:
     """The weighted sum of the losses that a model was compiled with. Each loss belongs to one output.
 
-    Keras matches the losses to the outputs, whether by names, lists or dictionaries, and reads `loss_weights`. Keras's
-    own sum is not used, because it also writes a metric for each output into variables of the process that built the
-    graph.
+    Keras finds out which loss belongs to which output, and reads `loss_weights`. The sum is not computed by Keras,
+    because Keras would also write a metric for each output into variables of the process that built the graph.
     """
 
     def __init__(self, model: keras.Model):
@@ -97,7 +96,7 @@ class CompiledLoss:
         with ThreadPoolExecutor(1) as outside:
             graph = outside.submit(trace).result()
         if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
-            raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
+            raise ValueError("its loss reads a variable, which workers don't have: use a constant instead")
         return graph(*given, part)
 
     def mean(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
@@ -206,7 +205,7 @@ class CompiledMetrics:
             if isinstance(value, dict) or tf.convert_to_tensor(value).shape.rank:
                 what = "a dictionary" if isinstance(value, dict) else f"of shape {list(value.shape)}"
                 raise ValueError(
-                    f"the result of metric '{name}' of its compile() is {what}, not one number: leave it out"
+                    f"the result of metric '{name}' of its compile() is {what}, not one number: remove this metric"
                 )
         self._metrics.reset_state()
 

@@ -27,8 +27,8 @@ def head_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: 
     Args:
       spec: the description of the examples, with the objective.
       training: the settings of label smoothing and class weights, or None if the loss uses neither.
-      model: the network whose outputs the head gets. If it is None, the outputs have to be scores, one for each class,
-        or, for a regression, values in standard deviations.
+      model: the network whose outputs the head gets. If it is None, the head expects scores (one for each class) or,
+        for a regression, values in standard deviations.
     """
     if model is None:
         return OBJECTIVES[spec.objective].head()(spec, training)
@@ -149,7 +149,10 @@ class MultiTargetHead(CompiledHead):
     """
 
     def __init__(self, heads: Mapping[str, ObjectiveHead], loss: CompiledLoss):
-        """Create the head. `heads`: the head of each output, in order, by the name of the array with its targets."""
+        """Create the head.
+
+        `heads`: name of the array with an output's targets → the head of this output, in the order of the outputs.
+        """
         super().__init__(heads[TARGET], loss)
         self._heads = heads
         self._place = list(heads).index(TARGET)
@@ -172,8 +175,8 @@ class MultiTargetHead(CompiledHead):
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save.
 
-        If only the loss shows that the predictions are probabilities, a last layer that shows it is added (marks.py).
-        Otherwise no layer is added, because a last layer changes the names of the outputs.
+        If nothing but the loss shows that the predictions are probabilities, add a last layer that marks them as such
+        (marks.py). Otherwise return `model` unchanged, because a last layer would change the names of the outputs.
         """
         return super().finished(model) if self.prediction_head.needs_mark else model
 

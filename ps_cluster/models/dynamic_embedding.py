@@ -23,10 +23,10 @@ class DynamicEmbedding(keras.Layer):
 
     Two keys never share a row. A key that has no row gets its initial value, which depends only on `seed` and the key.
     The parameter servers give a key a row at the `admit_after`-th update that has a gradient for the key, which is the
-    first such update by default. Until then its gradients are dropped. A row is evicted after `expire_after` versions
-    of the weights without an update, or when a new row needs its place. The layer has places for `budget` rows. They
-    are divided into buckets of 16 places, and each key belongs to one bucket. If that bucket is full, a new key takes
-    the place of the row that was unused for the longest time. A key whose row was evicted starts again from its initial
+    first such update by default. Until then its gradients are dropped. A row is evicted if its key has no gradient in
+    `expire_after` successive updates, or if a new row needs its place. The layer has places for `budget` rows. They are
+    divided into buckets of 16 places, and each key belongs to one bucket. If that bucket is full, a new key takes the
+    place of the row that was unused for the longest time. A key whose row was evicted starts again from its initial
     value. Buckets fill unevenly. With a budget of 1.33 times the number of keys in use, 2 % of these keys have no row
     at any one time. With a budget of twice that number, 0.1 % have no row.
 
@@ -39,7 +39,8 @@ class DynamicEmbedding(keras.Layer):
       seed: decides the initial values. Give each layer a different seed.
       scale: initial values are uniform between -scale and scale.
       admit_after: a key gets a row at its `admit_after`-th update with a gradient.
-      expire_after: a row is evicted after this many versions of the weights without an update; None: it never expires.
+      expire_after: a row is evicted after this many successive updates without a gradient for its key; None: rows do
+        not expire.
 
     Call arguments:
       keys: integers of any dtype, or strings, [...]. The number -2**63 is reserved. Strings are distinguished by

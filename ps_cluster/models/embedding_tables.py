@@ -98,7 +98,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The number of values, e.g. keys, that a checkpoint has for dynamic tables besides their rows and slots."""
+        """The number of integers, such as keys, that a checkpoint stores to manage the rows of dynamic tables."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
@@ -121,7 +121,7 @@ class Tables:
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
-        """Call `look_up` instead of the tables' layers within the block, in which the caller traces the network."""
+        """Within the block, call `look_up` instead of the tables' layers. The block has to trace the network."""
 
         def call(layer: TableLayer, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
             return look_up(layer, ids)
@@ -200,10 +200,11 @@ def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
 
 
 def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tensor:
-    """Return the rows that the calls of a group look up, as row numbers within the group: int64 [sum of sizes].
+    """Return the rows that the calls of a group look up, as row numbers within the group: int64 [k].
 
-    A step with an id outside of its table fails. The ids of all calls are checked together, because a graph with a
-    separate check for each of 26 tables takes seconds to build.
+    `sizes`: the number of ids in each call. Their sum is k. A step with an id outside of its table fails. The ids of
+    all calls are checked together, because a graph with a separate check for each of many tables takes seconds to
+    build.
     """
     ids = tf.concat([call.ids for call in calls], 0)
     call_of = tf.searchsorted(tf.cumsum(sizes), tf.range(tf.size(ids)), side="right")

@@ -77,10 +77,11 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        True if the network ends in a softmax, a sigmoid or the layer `PROBABILITIES` (marks.py). If each number of the
-        output is compared with a label of 0 or 1, also true if `loss`, the output's loss in compile(), takes
-        probabilities. If the output has a number for each of several classes, `loss` is ignored. Callers then add a
-        softmax, which does not change which number is the largest.
+        True if the network ends in a softmax, a sigmoid or the layer `PROBABILITIES` (marks.py).
+
+        `loss`, the output's loss in compile(), is used only if each number of the output is compared with a label of 0
+        or 1. The result is then also true if this loss takes probabilities. If the output has a number for each of
+        several classes, callers may add a softmax, because a softmax does not change which number is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -97,15 +98,15 @@ class NetworkEnd:
 
     @property
     def is_marked(self) -> bool:
-        """True if a layer at the end says that the outputs are probabilities."""
+        """True if the network has the layer `PROBABILITIES` (marks.py), which marks its outputs as probabilities."""
         return is_marked(self._model, PROBABILITIES)
 
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
         """Return why a regression has to be trained in its target's units, or "" if targets may be standardised.
 
         Targets may be standardised if the best network for standardised targets is also the best one for the original
-        targets. This depends on the loss, and on whether the network can return any number. If either is not known,
-        targets are not standardised.
+        targets. This depends on the loss, and on whether the outputs can take every value, as those of a linear layer
+        can. If either is not known, targets are not standardised.
 
         `losses`: the losses in compile(), one for each output that has a loss; empty for a model that was not compiled.
         Such a model is trained with the squared error in standard deviations.

@@ -102,7 +102,7 @@ def kept_shares(model: keras.Model) -> np.ndarray:
 
     The statistics are the variables that `statistics_of` returns. The share is the layer's momentum for the moving mean
     and variance of a BatchNormalization, and 1 for a frozen weight. The share of any other variable is 0, so the
-    variable takes the newest value that a step has computed. This is stable at any staleness.
+    variable takes the newest value that a step has computed.
     """
     layers = layers_of(model)
     shares = {
@@ -184,7 +184,7 @@ class FlatNetwork:
 
     A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends only on the batch, so
     it can be applied to statistics other than those that were passed to the step. The variables of embedding tables
-    are not among the n weights: a step gets only the rows that it needs.
+    are not part of the vector of weights, because a step gets only the rows that it needs.
     """
 
     def __init__(
@@ -340,6 +340,10 @@ class FlatNetwork:
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:
-    """Return an output in float32. Keep its mask, but not its logits, because Keras's losses ignore bfloat16 logits."""
+    """Return an output of a network in float32, with the mask that Keras may have attached to it.
+
+    Keras may also have attached logits, from which softmax or sigmoid computed the output. If the output has to be
+    cast, these logits are dropped. Keras's losses do the same when they cast an output.
+    """
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])

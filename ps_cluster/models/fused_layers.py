@@ -152,10 +152,10 @@ def _convolution(
 def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     """Return the kernel gradient of a "same" convolution with stride 1 and odd kernel sizes.
 
-    Each row of the kernel takes one matrix product over all pixels of the batch. The first factor consists of copies of
-    `images` side by side: one for each column of the kernel, shifted by the number of the column. The second factor is
-    `upstream`. With the height as the first axis, the pixels under one row of the kernel are contiguous in memory, so
-    no product needs its own copy.
+    One matrix product, which sums over all pixels of the batch, computes the gradient for one row of the kernel. Its
+    first factor has, for each pixel, the inputs that this row of the kernel covers there. Its second factor is
+    `upstream`. The first factors of all rows are parts of one matrix. Because its first axis is the height of the
+    images, each of these parts is contiguous in memory, and does not have to be copied.
 
     Args:
       images: [B, height, width, channels], the input of the convolution.

@@ -49,7 +49,8 @@ class Head(ABC):
     The outputs are float32 [B, outputs], or several such tensors.
 
     Attributes:
-      prediction_head: a head whose methods take one output, the prediction, and the target of this output.
+      prediction_head: the head of the single output that is the prediction. Its methods take only this output and its
+        target.
     """
 
     prediction_head: ObjectiveHead
@@ -211,7 +212,7 @@ class ClassificationHead(ObjectiveHead):
         return targets
 
     def of_each_class(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the scores, or the probabilities, of all classes, [B, classes]."""
+        """Return a number for each class, [B, classes]: a probability if the outputs are probabilities, else a score."""
         return outputs
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
@@ -389,7 +390,7 @@ class RegressionHead(ObjectiveHead):
     error, always in the target's own units.
 
     If a target consists of several numbers, each number has its own standard deviation. A loss of compile() gets all
-    numbers in one common unit, because otherwise it would weigh their errors differently than in the target's units.
+    numbers in one common unit, so that it weighs their errors as it would weigh them in the target's units.
     """
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
@@ -424,8 +425,9 @@ class RegressionHead(ObjectiveHead):
     def in_units_of_loss(self, values: tf.Tensor) -> tf.Tensor:
         """Convert values in standard deviations of their columns to one common unit for all columns.
 
-        The common unit is the root mean square of the standard deviations. Values in the target's own units are
-        returned as the same tensor, because losses of Keras look up which operation has computed the tensor.
+        The common unit is the root mean square of the standard deviations. If targets and outputs are in the target's
+        own units, `values` is returned as the same tensor, because Keras's losses look up which operation has computed
+        it.
         """
         if self._why_own_units:
             return values

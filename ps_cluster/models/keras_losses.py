@@ -96,7 +96,11 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
 
 
 def target_for(loss_or_metric: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Return targets in the form that a loss or metric takes: one-hot rows if it compares labels elementwise."""
+    """Return targets in the form that a loss or metric takes.
+
+    Labels [B] become one-hot rows if the loss or metric compares targets with outputs elementwise. Targets of float64
+    become float32. All other targets are returned unchanged.
+    """
     if targets.dtype == tf.float64:  # a user's loss may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1

@@ -53,12 +53,12 @@ class KeyedTableLayout:
 
     @property
     def state_columns(self) -> int:
-        """The number of values that a checkpoint has for a bucket besides rows and slots (server/keyed_tables.py)."""
+        """The number of integers, such as keys, that a checkpoint stores to manage the rows of a bucket."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """The number of values that a checkpoint has for the table besides its rows and slots."""
+        """The number of integers, such as keys, that a checkpoint stores to manage the rows of the table."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:

@@ -87,9 +87,9 @@ class ObjectiveMetrics:
 def _defined_share(metric: keras.Metric) -> float:
     """Return the share of classes or labels for which a metric is defined; NaN if it is defined for none.
 
-    Keras averages a metric over the labels. If no example has a certain label, this label counts as 0 in the mean. If
-    all examples have it, it also counts as 0 in the mean area under the curve. Such labels say nothing about the
-    network.
+    Keras averages a metric over the labels. Labels for which the metric is not defined count as 0 in this mean,
+    although they say nothing about the network. No metric is defined for a label that no example has. The area under
+    the curve is not defined for a label that all examples have, either.
     """
     if not isinstance(metric, keras.metrics.AUC | keras.metrics.F1Score):
         return 1.0

@@ -20,8 +20,8 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     """Return the model of a .keras file, with its loss and metrics.
 
     Keras's safe mode stays on. Layers that Keras does not know are looked up in the files of code that the user has
-    named. The outputs of a regression that was not saved by a run are assumed to be in the target's units, as in any
-    Keras model.
+    named. If the model is for a regression and was not saved by a run, its outputs are assumed to be in the target's
+    units, as in any Keras model.
 
     Raises:
       ValueError, TypeError: the file contains no model, or the code of one of its layers or losses is not found.

@@ -73,7 +73,7 @@ def _check_class(model: keras.Model) -> None:
             )
         if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
             raise ValueError(
-                f"layer '{layer.name}' has renorm=True, but workers can't share its statistics: leave it out"
+                f"layer '{layer.name}' has renorm=True, but workers can't share its statistics: remove renorm=True"
             )
     keras.saving.serialize_keras_object(model)  # raises if the best model could not be saved later
 
@@ -145,7 +145,7 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> No
             f"{_advice(spec, shapes)}"
         )
     if len(flat) > 1 and not has_loss(model):
-        raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
+        raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each output")
 
 
 def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
@@ -181,8 +181,8 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
     wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if own_weights_of(one)}
     if wanted not in found:
         yield (
-            f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
-            f"{' and '.join(sorted(found))}"
+            f"model.name: model.precision {wanted} is not used: the model's layers have dtype policies of their own, "
+            f"and compute in {' and '.join(sorted(found))}"
         )
     optimizer = optimizer_of(model)
     if optimizer is not None and (updates := int(optimizer.iterations)):

@@ -84,7 +84,7 @@ PICKLES = [
     ("BINUNICODE8 of 2^60", pickled(b"\x8d" + struct.pack("<Q", 2**60)), "damaged"),
     ("a tuple in a tuple as a key", data_folder(long_hash), "tuples"),
     ("a million operations", pickled(b"N0" * 500_000 + b"}"), "operations"),
-    ("one text a thousand times", data_folder(copies), "more bytes than it has itself"),
+    ("one text a thousand times", data_folder(copies), "shorter than the bytes that it unpacks to"),
     ("a call", data_folder(pickle.dumps(os.getcwd)), "getcwd"),
     ("an array of 10 TB", data_folder(lambda: batch().replace(struct.pack("<H", 10_000), b"\xff\xff")), "data"),
     ("a file of 10 GB", lambda run: huge("cifar/data_batch_1")(run), "bytes"),

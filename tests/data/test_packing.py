@@ -80,7 +80,7 @@ def test_weights_are_packed_and_are_no_input(tmp_path):
         ),
         (
             weighted((1, 1), (1, 1, 1)),
-            "all test arrays need the same number of rows, and at least one row: there are 2 of x, 2 of tar",
+            "all test arrays need the same number of rows, and at least one row: there are 2 in x, 2 in tar",
         ),
     ],
 )

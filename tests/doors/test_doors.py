@@ -39,10 +39,10 @@ STEPS = 40
         ("return Contents.of(part(5), part(2), objective='regression', classes=['a'])", "targets are int64"),
         ("1 / 0", "can't be read: ZeroDivisionError"),
         ("return Contents.of(part(5), {})", "the split 'test' has no array 'x'"),
-        ("return Contents.of(part(5), part(0))", "number of rows, and at least one row: there are 0 of x, 0 of target"),
+        ("return Contents.of(part(5), part(0))", "number of rows, and at least one row: there are 0 in x, 0 in target"),
         (
             "return Contents.of(part(5) | {'target': one[:3]}, part(2))",
-            "at least one row: there are 5 of x, 3 of target",
+            "at least one row: there are 5 in x, 3 in target",
         ),
         ("return Contents.of(part(5), part(2) | {'x': one})", "test 'x' is int64 [], not float32 [2]"),
         (

@@ -15,7 +15,10 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathFormat(DataFormat, DataSet[OwnSettings]):
-    """A data format that is read from a user's path. The default `recipe` is for data without images.
+    """A data format that is read from a user's path.
+
+    `recipe` contains the settings for the data that differ from configs/default.yaml. Subclasses that do not set it get
+    the settings for data without images.
 
     Call `dataset` with a path to get a data set: a copy of this object that stores the path in `path`.
     """

@@ -77,7 +77,7 @@ class ImageFolder(PictureFormat):
 def _split_folders(path: Path) -> SplitNames:
     """Return the names of the splits. Each split is a folder that contains a folder for each class.
 
-    If `path` itself contains the folders of classes, `train` is "".
+    If `path` itself contains the folders of classes, the name of the split to train on is "".
 
     A folder that has pictures but no folders is taken for a class, even if it has the name of a split, e.g. `train`
     next to the classes `bus` and `car`.

@@ -152,7 +152,7 @@ def _tested_on_labels(
 ) -> tuple[SplitNames, tuple[str, ...]]:
     """Choose the first test split that has the column `target`. Return the new `splits`, and lines on skipped splits.
 
-    If no test split has this column, the last test split is chosen, and `contents_of_tables` will leave it out.
+    If no test split has this column, choose the last one. `contents_of_tables` then decides what to do with it.
     """
     if target is None or splits.test is None:
         return splits, ()

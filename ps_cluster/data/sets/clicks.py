@@ -69,7 +69,10 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return the mean negative logarithm, in nats, of the probabilities of labels [N] of 0 and 1."""
+    """Return the mean negative logarithm, in nats, of the probabilities that predictions give to the true labels.
+
+    `labels`: [N], 0 or 1. `probabilities`: [N], the predicted probability of label 1.
+    """
     return float(-np.log(np.where(labels > 0, probabilities, 1 - probabilities)).mean())
 
 

@@ -1,8 +1,8 @@
 """Generate a stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell apart.
 
 Every image shows one shape at a random place, size and rotation, in a random colour on a random background, under clutter
-that has nothing to do with the label. Shape and background colours have the same distribution in every class, so the mean of
-every pixel is the same for all classes: only relations between pixels tell them apart.
+that has nothing to do with the label. The colours of the shape and of the background have the same distributions in
+every class, so the mean of every pixel is the same for all classes: only relations between pixels tell them apart.
 
 The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the distances to the outlines
 of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
@@ -130,7 +130,7 @@ def distance_outside(labels: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.nda
 
 
 def _hiding_rectangle(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a rectangle that hides part of each image: bool [count, 32, 32]."""
+    """Return, for each image, the pixels that a random rectangle hides: bool [count, 32, 32]."""
     top, left = rng.integers(0, _SIDE - 4, (2, count, 1))
     height, width = rng.integers(4, 13, (2, count, 1))
     line = np.arange(_SIDE)

@@ -27,7 +27,9 @@ from ps_cluster.models.networks import (
 
 
 class DlrmSettings(NetworkSettings):
-    row_width: int = Field(default=8, ge=1, le=4096, description="Number of values in each row of the tables.")
+    row_width: int = Field(
+        default=8, ge=1, le=4096, description="Number of values in each row of the embedding tables."
+    )
     bottom: Units = Field(
         default=(64,),
         description="Units of the dense layers for the columns of numbers (the bottom MLP). After them comes one "
@@ -44,7 +46,7 @@ class Dlrm(NetworkOfKeys[DlrmSettings]):
     Settings = DlrmSettings
 
     def build(self, examples: ExampleSpec, settings: DlrmSettings) -> keras.Model:
-        """Return the network. If the examples have no numbers, it has no bottom layers."""
+        """Return the network. If the examples have no numbers, it has no dense layers before the dot products."""
         inputs, rows, numbers = columns_of(examples, settings.row_width)
         units = (*settings.bottom, settings.row_width)
         dense = [dense_layers(joined(numbers), units, "bottom")] if numbers else []

@@ -23,7 +23,9 @@ from ps_cluster.models.networks import (
 
 
 class TwoTowerSettings(NetworkSettings):
-    row_width: int = Field(default=16, ge=1, le=4096, description="Number of values in each row of the tables.")
+    row_width: int = Field(
+        default=16, ge=1, le=4096, description="Number of values in each row of the embedding tables."
+    )
     tower: Units = Field(default=(64, 32), min_length=1, description="Units of the dense layers of each tower.")
     first_columns: int | None = Field(
         default=None, ge=1, description="How many categorical columns the first tower takes; null: half of them."
