@@ -97,7 +97,7 @@ def resolve_for_run(
                 if changed := _changed_since(DATASETS[settings.dataset].path, found):
                     notify(changed)
                 return found
-            notify(f"looking for the data set again: '{pointer}' names {found.name!r}, not {settings.dataset!r}")
+            notify(f"looking for the data set again: '{pointer}' refers to {found.name!r}, not to {settings.dataset!r}")
         except UserError as error:
             notify(f"looking for the data set again: {error}")
     return resolve(settings, cache_dir, notify=notify, progress=progress)

@@ -72,7 +72,7 @@ def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
 
 
 class _LayerByArguments:
-    """A substitute for a layer class without `get_config`, while a model is loaded.
+    """A substitute for a layer class without `get_config`. It is used while a model is loaded.
 
     Keras records the arguments with which a layer of such a class was created, and saves them together with `trainable`
     and `dtype`. To load the layer, Keras passes all these values to `__init__`, which fails if it has no `**kwargs`.

@@ -116,7 +116,7 @@ class Tables:
         return values
 
     def keyed_parts(self) -> dict[int, KeyedPart]:
-        """Return the dynamic embedding tables with their initial keys, each by the number of its group."""
+        """Return the initial content of the dynamic embedding tables: number of a group → content of its table."""
         return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
 
     @contextmanager

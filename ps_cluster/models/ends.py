@@ -157,8 +157,9 @@ class _OutputsGraph:
 def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> list[str]:
     """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
 
-    Targets without names belong to the outputs in the order in which the model returns them. `outputs`: the outputs in
-    the structure that the model returns. Raises ValueError if an output has no target, or if a target has no output.
+    If the targets have no names, the first target belongs to the first output that the model returns, and so on.
+    `outputs`: the outputs in the structure that the model returns. Raises ValueError if an output has no target, or if
+    a target has no output.
     """
     arrays = {one.output: array for array, one in spec.targets.items()}
     names = _output_names(model, outputs)

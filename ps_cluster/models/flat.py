@@ -28,7 +28,7 @@ ATTENTION_INPUTS = ("query/kernel", "key/kernel", "value/kernel")  # ends of pat
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """The layout of a flat vector: paths and shapes of the variables whose values are in it, end to end, in order."""
+    """The layout of a flat vector: the paths and shapes of the variables whose values the vector holds end to end."""
 
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -74,11 +74,11 @@ class FlatLayout:
         return np.repeat(np.array(chosen, np.float32), self.sizes)
 
     def matrices(self, patterns: Sequence[str]) -> list[Matrix]:
-        """Return the position of each variable that has two axes or more and whose path contains one of the patterns.
+        """Return the positions of the variables that have two axes or more and whose paths contain one of the patterns.
 
-        The last axis (units or filters) becomes the columns, and all other axes together become the rows. The kernels
-        of queries, keys and values in Keras's attention, [inputs, heads, units of a head], are an exception: their
-        first axis becomes the rows.
+        Each variable is described as a matrix. The matrix has a column for each index of the variable's last axis
+        (units or filters), and a row for each combination of the other indices. The kernels of queries, keys and values
+        in Keras's attention, [inputs, heads, units of a head], have a row for each index of the first axis instead.
         """
         begins = np.cumsum([0, *self.sizes])
         return [

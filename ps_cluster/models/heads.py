@@ -212,7 +212,7 @@ class ClassificationHead(ObjectiveHead):
         return targets
 
     def of_each_class(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return a number for each class, [B, classes]: a probability if the outputs are probabilities, else a score."""
+        """Return a number for each class, [B, classes]: probabilities if the outputs are probabilities, else scores."""
         return outputs
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:

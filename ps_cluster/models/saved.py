@@ -65,8 +65,9 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a saved model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
+    """Return a saved model with predictions as its only output, [B, outputs].
 
+    For classes and labels, the predictions are probabilities. For a regression, they are values in the target's units.
     If the outputs are already probabilities, no activation is added. If the model has several outputs, each with its
     own target, the prediction is the output that `spec.output` names. If they share a target, it is the first output.
     """

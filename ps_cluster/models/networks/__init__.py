@@ -110,7 +110,10 @@ def embeddings(
 def columns_of(
     examples: ExampleSpec, row_width: int
 ) -> tuple[dict[str, keras.KerasTensor], list[keras.KerasTensor], list[keras.KerasTensor]]:
-    """Return the input layers by name, the embedding of each categorical column, and the standardised numbers."""
+    """Return the input layers by name, an embedding for each categorical column, and all numeric inputs, standardised.
+
+    `row_width`: the number of values in an embedding.
+    """
     inputs, fields = inputs_of(examples), examples.inputs.items()
     rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
     return inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
