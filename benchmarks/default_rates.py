@@ -25,6 +25,7 @@ from benchmarks.trials import AT_A_TIME, DATA_DIR, Arm, Study
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.cli.value_types import OUTPUT_FILE
 from ps_cluster.errors import UserError
+from ps_cluster.quiet_import import import_tensorflow
 
 WORKERS = 3
 KINDS = {"single": "single", "stale": "async, bounded", "sync": "sync, sync-ps"}
@@ -153,6 +154,7 @@ def main(search: str | None, data_dir: Path | None, record: Path, at_a_time: int
         raise UserError("--network: give one, or --draw")
     data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
     if SEARCHED[search].work is ON_A_TABLE:
+        import_tensorflow()
         from benchmarks.recommenders import PROGRAMS, data_of  # imports Keras, which nothing else here needs
 
         data = {"data.dataset": f"{data_of(PROGRAMS['adult'])}", "data.target": "income"}
