@@ -71,9 +71,10 @@ SEARCHED = {
 COLUMNS = {
     "network": Column(heading="network"),
     "modes": Column(heading="modes"),
-    "rule": Column(heading="rule"),
-    "chosen": Column(heading="rate, momentum"),
-    "score": Column(heading="held-out score", digits=2),
+    **{
+        rule: Column(heading=rule)
+        for rule in dict.fromkeys(one.name for search in SEARCHED.values() for one in search.rules)
+    },
 }
 
 
@@ -114,24 +115,17 @@ def study_of(search: str, record: Path) -> Study:
 
 
 def rows_of(search: str, record: Path) -> list[dict[str, Any]]:
-    """Return a row with the best rate and momentum for each rule and kind of training whose search is complete."""
-    study, rows = study_of(search, record), list[dict[str, Any]]()
+    """Return a row for each kind of training: for each rule whose search is complete, its best score, rate and momentum."""
+    study = study_of(search, record)
+    rows = {kind: {"network": search, "modes": modes} for kind, modes in KINDS.items()}
     for (kind, rule), one in arms_of(search).items():
         tried = study.tried(one)
         if one.missing(tried):
             continue
         best = one.best(tried)
         score = tried[best]
-        rows.append(
-            {
-                "network": search,
-                "modes": KINDS[kind],
-                "rule": rule,
-                "chosen": best.text,
-                "score": None if score is None else abs(one.scale) * score,
-            }
-        )
-    return rows
+        rows[kind][rule] = "diverged" if score is None else f"{abs(one.scale) * score:.2f} ({best.text})"
+    return [row for row in rows.values() if len(row) > 2]
 
 
 def draw(record: Path) -> None:

@@ -43,6 +43,5 @@ def test_the_trials_of_the_staleness_chart_are_used_again():
 def test_a_rule_is_listed_when_its_search_is_complete(tmp_path):
     arm = arms_of("mlp")["sync", "muon"]
     record = searched(arm, Choice(rate=0.02, momentum=0.5), 0.6, tmp_path)
-    assert rows_of("mlp", record) == [
-        {"network": "mlp", "modes": "sync, sync-ps", "rule": "muon", "chosen": "0.02, 0.5", "score": 60.0}
-    ]
+    row = {"network": "mlp", "modes": "sync, sync-ps", "muon": "60.00 (0.02, 0.5)"}
+    assert rows_of("mlp", record) == [row]
