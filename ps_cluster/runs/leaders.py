@@ -96,8 +96,9 @@ class LeaderStart:
       least_workers: training begins as soon as this many workers are connected, and the other workers may connect later.
         None: training begins when all workers are connected.
       wait_s: how long an evaluator waits for a sign of life from training [s]; infinite if a launcher limits the wait.
-      lost_after_s: if a dispatch (steps that the leader sends to a worker together) is late by this many seconds, the
-        leader gives it to another worker too.
+      lost_after_s: if no step of a dispatch (steps that the leader sends to a worker together) was applied for this
+        many seconds, plus the longest time that an update may take, the leader gives its open steps to another worker
+        too.
       life: the unique id of the launcher's process, for progress rows; None without a launcher.
     """
 

@@ -54,7 +54,7 @@ class KeptRows:
         self._kept = RowValues(*(tf.Variable("", trainable=False) for _ in _DTYPES))
 
     def keep_given(self, indices: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-        """Keep the rows that a pull returns and, to check the pull, the same rows as read directly from the table.
+        """Keep the rows that a pull returns and, to check the pull, the same rows as they are in the table.
 
         Args:
           indices: int64 [u], the indices or keys of the rows. rows: [u * width].

@@ -157,7 +157,7 @@ class KeyedTableShard(TableShard):
         return found, is_there
 
     def _indices(self, entries: _Entries) -> tf.Tensor:
-        """Return the indices of the entries' rows, int64 [k]; -1 for a key that its bucket does not hold.
+        """Return the indices of the entries' rows, int64 [k]; -1 for an entry whose column is -1.
 
         The index has no meaning for a key that waits for a row.
         """

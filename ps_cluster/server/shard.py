@@ -231,8 +231,9 @@ class ParameterShard:
     def keep_samples(self) -> None:
         """Create the buffers for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
 
-        If the network has embedding tables and an update applies the mean gradient of all workers, updates are not
-        sampled. Each worker pulls different rows for such an update, but a buffer can keep only the rows of one pull.
+        In a mode with rounds, in which an update applies the mean gradient of several workers, updates are not sampled
+        if there are embedding tables. Each worker pulls different rows for such an update, but a buffer can keep only
+        the rows of one pull.
         """
         if self.tables and self._in_rounds:
             return

@@ -74,7 +74,10 @@ class TableShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The slots of the rows, name → float32 [rows, width]. If `keep_sum` was called, "sum" is one of them."""
+        """The slots of the rows, name → float32 [rows, width].
+
+        After a call of `keep_sum` they include "sum", the sum of the gradients that the rows got in the open round.
+        """
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
     def rows_to_update(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

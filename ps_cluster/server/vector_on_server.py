@@ -106,9 +106,9 @@ class VectorOnServer:
         return self._fetched[begin - self._first : end - self._first]
 
     def _fetch(self, begin: int, end: int) -> np.ndarray:
-        """Read the table rows from position `begin` to `end` of the vector. Stop early at the end of a group of tables.
+        """Return the numbers from `begin` to `end`, or to the end of the group of tables that `begin` is in.
 
-        If `end` is inside a row, the whole row is read.
+        If `end` is inside a row that is stored on the server, the result includes the rest of this row.
         """
         group = int(np.searchsorted(self._ends, begin, side="right"))
         rows, end = self._tables[group], min(end, int(self._ends[group]))

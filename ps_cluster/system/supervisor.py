@@ -83,7 +83,7 @@ class Supervisor:
     It does not restart tasks. `poll` reports tasks that have ended, and the caller may call `start` again.
 
     `ended`: task → how its newest process ended, e.g. "exit code 1" or "stopped". `poll` and `stop` add a task, and
-    `start` removes it.
+    `start` and `forget` remove it.
     """
 
     def __init__(

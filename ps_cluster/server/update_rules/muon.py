@@ -193,7 +193,7 @@ def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
     Jordan et al. 2024 start with X = matrix / its norm, and compute X <- X P `steps` times, where P = a I + b A + c A A
     and A = X^T X. Here only A <- P A P and the product of all P are computed, and X is multiplied by this product at
     the end. In exact arithmetic the result is the same. This takes 18 ms instead of 42 ms for airbench's kernels on one
-    core in float32, because A is smaller than X.
+    core in float32 (28 ms in bfloat16), because A is smaller than X.
     """
     a, b, c = ORTHOGONALISING
     tall = matrix.shape[0] >= matrix.shape[1]
