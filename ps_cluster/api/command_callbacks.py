@@ -1,8 +1,8 @@
 """The option --callbacks of the command `run`: call the Keras callbacks of a user's file while another process trains.
 
 Callbacks need TensorFlow, which the launcher of a run never imports. So a run with callbacks needs two processes. The
-process that the user has started calls the callbacks. It starts the launcher as a second process, with the same command
-except for --callbacks.
+process that the user has started calls the callbacks. It starts the launcher as a second process. The command of this
+process is the user's, without --callbacks and with settings that make the run score each epoch (`with_epochs_scored`).
 """
 
 from __future__ import annotations

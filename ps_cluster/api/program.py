@@ -193,11 +193,11 @@ def words_of_run(
     without: Sequence[str],
     flags: Sequence[str] = (),
 ) -> list[str]:
-    """Return the words of the user's command line `ps-cluster run` with another run directory and other settings.
+    """Return the user's command line `ps-cluster run`, as words, with a given run directory and changed settings.
 
     Args:
       words: the words after `run` on the user's command line.
-      run: the other run directory.
+      run: the run directory of the returned command. It replaces that of --run-dir on the user's command line.
       settings: the settings to change, by dotted key. They replace those of --set on the user's command line.
       without: the options with a value that are left out.
       flags: the options without a value that are left out.

@@ -256,7 +256,7 @@ class GivenSettings:
 
         Args:
           size: the numbers of workers and parameter servers of a cluster on several machines. They win over all other
-            sources.
+            sources, and are not refused if the mode does not use them.
         """
         return resolve(self.file, self.overrides(), size, os.environ)
 

@@ -93,7 +93,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option("--top", type=Integer(1, 2**16), default=3, help="How many classes are shown for each example.")
 @option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
-@option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and report them in a notice.")
+@option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and report each in a notice.")
 @option("--prompt", metavar="TEXT", help="The beginning of a text, which a network for text continues.")
 @option("--length", type=Integer(1, 100_000), default=Sampling.length, help="Add at most this many bytes to a text.")
 @option(

@@ -3,7 +3,7 @@
     python -m ps_cluster.tools.bench.empty WEIGHTS OPTIONS-OF-A-TASK
 
 This command runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled.
-All else is as in every run: dispatch, pull, push, update, and the ledger, which is the table of accepted pushes.
+Dispatch, pull, push, update and ledger (the table of accepted pushes) are as in every run.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EmptyStep(Compute):
 def build_with(length: int) -> Build:
     """Return a function that can be used in place of `building.build`, but builds no network.
 
-    It builds a vector of `length` weights, which are 0 and stay 0, and a step that computes nothing.
+    It builds a vector of `length` weights, float32, which are 0 and stay 0, and an `EmptyStep`.
     """
 
     def build(

@@ -84,7 +84,8 @@ def jobs(
     """Yield a job for each pair of a batch size and a row width. If `values` sets one of the two, all jobs have it.
 
     The fastest arm is more than ten times as fast as the slowest. So short runs of each arm find how many updates this
-    arm needs for a measurement. If `values` sets the number of updates, all arms have this number.
+    arm needs for a measurement. If `values` sets `training.steps`, there are no short runs, and all arms train on the
+    same number of examples (`BenchArm.config`).
 
     Args:
       values: settings of all arms, by dotted key.

@@ -177,8 +177,9 @@ def read_plan(folder: Path) -> WrittenPlan:
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     """Return all runs, grouped by seed, then by straggler, by batch and by arm.
 
-    If a mode does not have a worker that a straggler setting slows down, the mode gets no run with this setting (a
-    single process has only worker 0). Shared settings that a mode does not use are left out of its runs.
+    A mode gets no run with a straggler setting if it does not have the worker that this setting slows down (a single
+    process has only worker 0), or if it does not use the setting `cluster.straggler`. Shared settings that a mode does
+    not use are left out of its runs.
 
     Raises:
       UserError: the settings don't fit one of the modes, one of the settings is used by no mode, or there is nothing to

@@ -22,7 +22,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
     styles, metric, unit = line_styles(arms(groups)), groups[0].metric, groups[0].unit
     name, noun = metric.name.capitalize(), metric.noun
     band = (
-        "Lines are means over the seeds. Bands reach from the seed with the lowest score to the seed with the highest. "
+        "Lines are means over the seeds. At each point, a band reaches from the lowest to the highest score of the seeds. "
         "Markers show the last score of each run."
     )
     if any(group.diverged for group in groups):

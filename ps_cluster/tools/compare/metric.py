@@ -153,10 +153,10 @@ def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
 
 
 def metric_of(scores: Sequence[CheckpointScores], monitor: Monitor = Monitor()) -> Metric:
-    """Return the metric that the runs of a comparison are judged by: the metric that `monitor` names.
+    """Return the metric by which a comparison judges the run that has these `scores`: the metric that `monitor` names.
 
     If `monitor.name` is "auto", the metric is accuracy if any score has an accuracy. Otherwise it is error, even if no
-    score has a finite error, as when all runs have diverged.
+    score has a finite error, as when the run has diverged.
     """
     examples: Split = "validation" if any(score.deciding == "validation" for score in scores) else "test"
     noun = monitor.name

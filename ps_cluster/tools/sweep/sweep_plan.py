@@ -135,7 +135,11 @@ class SweepPlan:
 
     @classmethod
     def on(cls, dataset: PackedDataset, sweep: Sweep, space: Space) -> SweepPlan:
-        """Return the plan of a sweep. Raises UserError if the settings of a trial would be invalid."""
+        """Return the plan of a sweep.
+
+        Raises UserError if the settings of one of `space.samples()` are invalid, or do not fit the data set. Values
+        that are valid one by one may still be invalid together.
+        """
         wanted = sweep.settings.get("evaluation.validation_examples") or 0
         held_out = wanted or max(1, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * dataset.train_examples)))
         plan = cls(sweep, space, dataset.holding_out(held_out))
