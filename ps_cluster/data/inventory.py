@@ -98,7 +98,8 @@ def copies(cache_dir: Path) -> list[PackedCopy]:
 def open_copy(directory: Path, *, check_targets: bool = False) -> PackedCopy:
     """Return the packed copy in a folder, even if it is damaged.
 
-    `check_targets`: whether to read and check the targets and weights too, not only the manifest and the sizes of the files.
+    `check_targets`: whether to read and check the targets and weights too, not only the manifest and the sizes of the
+    files.
     """
     try:
         return PackedCopy(directory, load_packed(directory, check_targets=check_targets))

@@ -239,7 +239,8 @@ class _Search:
     def _packed_path(self, kind: DataSet[Any], *parts: str) -> Path:
         """Return the folder of a packed copy. Its name ends with `parts`.
 
-        If the settings of the data set, the user's files or the user's code change, so does the name of the folder.
+        If the version or the settings of the data set, the user's files or the user's code change, so does the name of
+        the folder.
         """
         slug = kind.name
         if kind.path is not None:
