@@ -14,7 +14,7 @@ from ps_cluster.config.objectives import TARGET, WEIGHT, ArrayField, numbered_ou
 from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.lazy_rows import ChangedRows, IndexableRows
 from ps_cluster.data.targets import Targets, targets_of
-from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces, width_of
+from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces, text_size_of
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.dataset_rows import DType
 
@@ -179,9 +179,9 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
                 raise Malformed(
                     f"the input '{name}' is text in x_train or x_test, but not in both: give the same type in both"
                 )
-            width = width_of(f"'{name}'", (piece for rows in parts for piece in text_pieces(rows)))
+            size = text_size_of(f"'{name}'", (piece for rows in parts for piece in text_pieces(rows)))
             for rows in found.values():
-                rows[name] = TextRows(rows[name], width)
+                rows[name] = TextRows(rows[name], size)
     return found
 
 

@@ -46,11 +46,11 @@ class Encoding:
         self._mean = np.array([column.mean for column in content.numbers])
         self._std = np.array([column.std for column in content.numbers])
 
-    def arrays(self, table: PiecewiseTable, rows: int, width: TextSize) -> dict[str, StreamedRows]:
+    def arrays(self, table: PiecewiseTable, rows: int, text_size: TextSize) -> dict[str, StreamedRows]:
         """Return inputs by name: "numbers" float32 [N, k], "categories" int32 [N, m], and "texts" [N, t, characters].
 
-        `rows`: N, the number of rows of the table. `width`: the number of characters of each text, and the dtype of the
-        code points that texts become.
+        `rows`: N, the number of rows of the table. `text_size`: the number of characters of each text, and the dtype of
+        the code points that texts become.
         """
 
         def streamed(columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray]) -> StreamedRows:
@@ -58,11 +58,11 @@ class Encoding:
 
         def codes() -> Iterator[np.ndarray]:
             # Each text takes as much memory as the longest one, so all texts of a batch may be too many at once.
-            at_once = max(1, _CHARACTERS_AT_ONCE // (len(self.texts) * width.characters))
+            at_once = max(1, _CHARACTERS_AT_ONCE // (len(self.texts) * text_size.characters))
             for batch in table.batches(self.texts):
                 for start in range(0, batch.num_rows, at_once):
                     texts = self._as_texts(batch.slice(start, at_once))
-                    yield codes_of(texts, width.characters).astype(width.code)
+                    yield codes_of(texts, text_size.characters).astype(text_size.code)
 
         found = {}
         if self.numbers:
@@ -70,7 +70,7 @@ class Encoding:
         if self.categories:
             found["categories"] = streamed(self.categories, "int32", self._as_codes)
         if self.texts:
-            found["texts"] = StreamedRows(width.code, (rows, len(self.texts), width.characters), codes)
+            found["texts"] = StreamedRows(text_size.code, (rows, len(self.texts), text_size.characters), codes)
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:

@@ -25,7 +25,7 @@ from ps_cluster.data.table_files import (
     wrong_value_message,
 )  # fmt: skip
 from ps_cluster.data.targets import MOST_CLASSES_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
-from ps_cluster.data.text_rows import text_field, width_of
+from ps_cluster.data.text_rows import text_field, text_size_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
@@ -71,12 +71,12 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     for column in encoding.content.categories:
         _check_not_numbers(tables["train"], column.name, column.values, rows_to_train_on, settings)
     _check_free_text(encoding, rows_to_train_on, settings)
-    width = width_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
+    text_size = text_size_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
     rows: list[dict[str, IndexableRows]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
         weights = {WEIGHT: _whole_column(table, roles.weight, is_text=False)} if roles.weight else {}
-        rows.append({**encoding.arrays(table, len(target), width), **weights})
+        rows.append({**encoding.arrays(table, len(target), text_size), **weights})
     contents = contents_of(targets, held_out, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:

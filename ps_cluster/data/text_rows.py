@@ -26,8 +26,8 @@ class TextSize(NamedTuple):
 class TextRows(LazyRows):
     """Texts as code points [N, ..., characters], padded with 0."""
 
-    def __init__(self, texts: IndexableRows, width: TextSize):
-        super().__init__(np.dtype(width.code), (len(texts), *(texts.shape[1:] or (1,)), width.characters))
+    def __init__(self, texts: IndexableRows, size: TextSize):
+        super().__init__(np.dtype(size.code), (len(texts), *(texts.shape[1:] or (1,)), size.characters))
         self._texts = texts
 
     def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
@@ -47,7 +47,7 @@ def text_field(codes: ArrayField) -> ArrayField:
     return ArrayField(TEXT, tuple(shape), characters=characters, code=codes.dtype)
 
 
-def width_of(name: str, pieces: Iterable[np.ndarray]) -> TextSize:
+def text_size_of(name: str, pieces: Iterable[np.ndarray]) -> TextSize:
     """Return the number of characters and the dtype of code points that are enough for every text.
 
     `name`: the name of the texts, for messages. `pieces`: the texts, in pieces [n, ...]. Raises Malformed if a value is

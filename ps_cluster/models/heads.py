@@ -1,7 +1,7 @@
 """Heads: the loss, metric and predictions of an objective, computed from the outputs of a network in a graph.
 
-A head is like a `Head` of TensorFlow's estimators. But the dense layer that computes the outputs belongs to the
-network, not to the head.
+A head is like a `Head` of TensorFlow's estimators. It has no layers: the dense layer that computes the outputs belongs
+to the network.
 """
 
 from __future__ import annotations

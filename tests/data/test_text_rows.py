@@ -17,7 +17,7 @@ from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.table_encoding import Encoding
 from ps_cluster.data.table_files import ArrowTable
-from ps_cluster.data.text_rows import MOST_CHARACTERS, TextSize, network_input, texts_of, width_of
+from ps_cluster.data.text_rows import MOST_CHARACTERS, TextSize, network_input, text_size_of, texts_of
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.dataset_rows import TableEncoding
@@ -104,13 +104,13 @@ def test_one_long_text_of_a_table_does_not_make_all_its_texts_take_as_much_memor
     table = ArrowTable({"review": pa.string()}, {}, "'reviews'", lambda columns: iter([batch]))
     tracemalloc.start()
     try:
-        width = width_of("a column", encoding.text_pieces(table))
-        found = encoding.arrays(table, rows, width)["texts"]
+        text_size = text_size_of("a column", encoding.text_pieces(table))
+        found = encoding.arrays(table, rows, text_size)["texts"]
         ends = [found[place : place + 1] for place in (0, rows - 1)]
         assert tracemalloc.get_traced_memory()[1] < 4 * rows * longest / 4, "a quarter of all texts as 32-bit codes"
     finally:
         tracemalloc.stop()
-    assert width == TextSize(longest, "uint8")
+    assert text_size == TextSize(longest, "uint8")
     assert [texts_of(end).tolist() for end in ends] == [[[texts[0]]], [[texts[-1]]]]
 
 
