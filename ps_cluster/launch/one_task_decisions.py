@@ -461,7 +461,7 @@ def port_taken_message(task: Task, topology: ClusterTopology) -> str:
     """Return an error message for a task whose port is used by another program."""
     return (
         f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there, usually "
-        "because another program does: stop that program, or give {task} another port in the TF_CONFIG or cluster file "
+        f"because another program does: stop that program, or give {task} another port in the TF_CONFIG or cluster file "
         "of every task"
     )
 

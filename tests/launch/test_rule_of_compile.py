@@ -107,7 +107,10 @@ def test_one_way_to_clip_is_enough(of_own_network):
 @pytest.mark.parametrize(("mode", "way"), [("layers", "global_clip_norm"), ("width", "clip_norm")])
 def test_a_way_to_clip_of_compile_that_the_mode_can_not_do_is_refused(of_own_network, mode, way):
     facts = NetworkFacts(optimizer={"rule": "adam", "learning_rate": 0.1, "weight_decay": 0.0, way: 1.0})
-    with pytest.raises(UserError, match=rf"compile\(\) does not fit: .*optimizer.{way}: got 1.0: mode {mode} does not"):
+    with pytest.raises(
+        UserError,
+        match=rf"compile\(\) can.t be used with the other settings: .*optimizer.{way}: got 1.0: mode {mode} does not",
+    ):
         with_rule_of_compile(of_own_network(**{"mode.name": mode}), facts)
     trained = with_rule_of_compile(of_own_network(**{"mode.name": mode, "optimizer.clip_value": 0.5}), facts).optimizer
     assert (trained.clip_value, trained.clip_norm, trained.global_clip_norm) == (0.5, None, None)

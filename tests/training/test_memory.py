@@ -164,7 +164,7 @@ def test_tables_that_can_not_fit_are_refused_before_they_take_memory():
     needs, numbers = memory.table_bytes(some, 2 * 20_000 * 8), [20_000 * 8, 50 * 8, 20_000 * 8]
     assert built(memory.TableMemoryLimit(some, FreeMemory(needs), pytest.fail)) == (numbers, "")
     refused, line = built(memory.TableMemoryLimit(some, FreeMemory(int(memory.SURE_SHARE * needs) - 1), pytest.fail))
-    assert refused == numbers[:2] and "of 20,000 rows of width 8" in line and "on each parameter server" in line
+    assert refused == numbers[:2] and "(20,000 rows of width 8)" in line and "on each parameter server" in line
     assert keras.layers.Embedding(9, 2)(keras.Input([1], dtype="int32")).shape == (None, 1, 2)
 
 
