@@ -251,7 +251,8 @@ class Mode(Named, ABC):
     def batches_in_ledger_row(self, config: RunConfig, shard: int) -> int:
         """Return how many batches of a step are counted by the ledger of one shard (its table of accepted pushes).
 
-        The ledger counts the batches before the push to this shard. In most modes, these are all batches of the step.
+        The ledger counts the batches that are computed before the push to this shard. In most modes, these are all
+        batches of the step.
         """
         return self.batches_per_step(config)
 

@@ -251,9 +251,9 @@ class Objective(Named):
         return ()
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return, for N pairs of a user and an item, whether a ranking for the user should find the item, bool [N].
+        """Return which pairs of a user and an item count as hits if a ranking for the user contains the item, bool [N].
 
-        Return None if the predictions of this objective can't rank items. `target`: the targets of the pairs, [N, ...].
+        Return None if the predictions of this objective can't rank items. `target`: the targets of N pairs, [N, ...].
         """
         return None
 

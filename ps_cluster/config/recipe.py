@@ -68,7 +68,7 @@ class FoundRates(Section):
     @classmethod
     def _has_a_rate(cls, optimizer: dict[str, Any]) -> dict[str, Any]:
         if "learning_rate" not in optimizer or "rule" in optimizer:
-            raise ValueError("it needs a learning_rate, and can't have a rule")
+            raise ValueError("the settings have to include learning_rate, but not rule")
         return optimizer
 
     @property

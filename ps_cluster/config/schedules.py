@@ -49,8 +49,8 @@ class ScheduleSettings(Section):
     def left(self, done: float) -> float:
         """Return how much work is left after the share `done` of the steps.
 
-        The work of a step is assumed to be proportional to the number of pixels in its images. The unit is the work
-        that the whole training would take if all images had the current size, the size after the share `done`.
+        The work of a step is assumed to be proportional to the number of pixels in its images. The unit is the work of
+        a whole training whose images all have the size that is in use after the share `done`.
         """
         left, now, begin = 0.0, None, done
         for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):

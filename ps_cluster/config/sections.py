@@ -138,7 +138,7 @@ def adapted_to_choices(under: NestedSettings, over: Mapping[str, Any]) -> Nested
 
 
 def of_choices(recipe: Mapping[str, Any], chosen: NestedSettings) -> NestedSettings:
-    """Return only those settings of a recipe that exist with the mode, network, … that `chosen` chooses.
+    """Return the settings of a recipe that exist with the user's choices, such as the mode and the network.
 
     For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.
     """

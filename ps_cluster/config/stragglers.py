@@ -45,7 +45,7 @@ class Stragglers:
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
         """Return the longest time, in seconds, that a step is expected to take in the slowest worker.
 
-        With `gamma`, the times are random, and a step very rarely takes longer than this.
+        With the setting `gamma` the times are random. A step then very rarely takes longer than this.
 
         Args:
           own_s: the seconds that a step takes in a worker that is not slowed down.

@@ -134,7 +134,7 @@ def _has_name(copy: PackedCopy, name: str) -> bool:
 def verify(copy: PackedCopy, progress: OnBytes = lambda done_bytes, total_bytes: None) -> PackedCopy:
     """Check all files of a packed copy, and return the copy. A damaged copy is returned with its `problem`.
 
-    A copy is damaged if its manifest, the size of a file, a target or a checksum is wrong.
+    A copy is damaged if its manifest, the size of a file, a checksum or a value of the examples' targets is wrong.
     """
     copy = open_copy(copy.directory, check_targets=True)
     if copy.dataset is None:

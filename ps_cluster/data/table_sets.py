@@ -137,7 +137,7 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed if a column of texts seems to hold numbers, except for one typo or for marks such as "n/a".
+    """Raise Malformed if a column of texts seems to be one of numbers with a typo, or with marks such as "n/a".
 
     Any other column of numbers and texts is taken for categories, e.g. numeric codes and the code "other".
     `texts`: the different values of the column. `rows`: its number of rows.

@@ -81,7 +81,7 @@ def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
         _view(topology, task, "planned", None, is_on_gpus(config, topology, task, environment))
         for task in topology.tasks
     )
-    note = f"These ports are free now. A run picks other ports; `{PROGRAM} task` uses those of TF_CONFIG."
+    note = f"These ports are examples. A run picks free ports, and `{PROGRAM} task` uses the ports of TF_CONFIG."
     return ClusterView(_title("planned cluster", topology, mode), note, _flows(mode), views)
 
 

@@ -390,7 +390,7 @@ class RegressionHead(ObjectiveHead):
     error, always in the target's own units.
 
     If a target consists of several numbers, each number has its own standard deviation. A loss of compile() gets all
-    numbers in one common unit, so that it weighs their errors as it would weigh them in the target's units.
+    numbers divided by one common deviation, so that the loss weighs their errors as in the target's own units.
     """
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):

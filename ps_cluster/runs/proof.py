@@ -271,8 +271,8 @@ class ShardAudit:
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
 
-        The first push of a process is not checked. It may contain what the worker's previous process had left out of
-        its last push, and this shard may have no row of that push.
+        The first push of a process is not checked. It may contain what an earlier process of the worker had left out,
+        and this shard may have no row of that process's last push.
         """
         expected = np.full(len(rows), np.nan)
         for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():

@@ -306,8 +306,8 @@ class ParameterStore:
         Args:
           firsts: for each shard, the number of the first row to return.
           closed: a step id. Each step below it was accepted, or will never be accepted.
-          extent: which rows of tables to return. With CHANGED, the weights and slots have only the numbers in the
-            ranges of the array "changed".
+          extent: which rows of tables to return. With CHANGED, the arrays of weights and slots are shorter: they have only
+            the numbers at the positions in the network's vector that the array "changed" lists.
         Returns:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].

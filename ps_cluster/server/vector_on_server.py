@@ -65,7 +65,7 @@ class VectorOnServer:
     """A shard's vector at the version of a snapshot. Its copy on the server is freed together with this object.
 
     The vector is read from its beginning to its end. Each message from the server also contains some of the numbers
-    that follow the requested ones. Otherwise a network with many small tables would need a message for each table.
+    that follow the requested ones, so that a network with many small tables does not need a message for each table.
 
     Attributes:
       changes: where the numbers are in the whole vector, if this vector has only the changed rows of the tables; else

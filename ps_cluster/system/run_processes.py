@@ -34,7 +34,7 @@ def life_of(launcher_pid: int) -> str:
 
 
 def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
-    """Return the state of the process of a run whose pid, found in a file of the run, is `pid`.
+    """Return the state of a process of a run. `pid`: its pid, as a file of the run names it.
 
     The state is "gone" if no living process of the run has this pid.
 

@@ -364,8 +364,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` at intervals, so that the training does not seem to stand still while a large state is written.
 
-        But do not call `saving` if no update was applied since its last call in an earlier save. Otherwise nobody would
-        notice that the training stands still.
+        If no update was applied since `saving` was last called, do not call it: the training stands still, and this has
+        to be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

@@ -125,8 +125,8 @@ def test_a_mode_that_divides_the_network_has_the_rates_of_a_single_process_or_se
     ("modes", "named"), [
         ([{"mode": "async"}], "the recipe of network tutorial_cnn: 'modes.0.workers' is missing"),
         (3, "the recipe of network tutorial_cnn: modes"),
-        (tuned_settings("async", momentum=0.5), "modes.0.optimizer.*it needs a learning_rate"),
-        (tuned_settings("async", learning_rate=0.1, rule="sgd"), "modes.0.optimizer.*can't have a rule"),
+        (tuned_settings("async", momentum=0.5), "modes.0.optimizer.*have to include learning_rate"),
+        (tuned_settings("async", learning_rate=0.1, rule="sgd"), "modes.0.optimizer.*but not rule"),
         (tuned_settings("async", learning_rate=-1), "optimizer.learning_rate"),
         ([*ASYNC, *SINGLE, *SINGLE], "two entries have the same mode"),
     ],

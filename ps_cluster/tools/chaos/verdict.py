@@ -52,7 +52,7 @@ def complaints(
 def complaints_of_hosted(
     result: TrainingResult, step_ids: Sequence[int], unsaved_seconds: float, still_there: Sequence[str]
 ) -> list[str]:
-    """Return the problems of a drained run on hosts, one line each.
+    """Return the problems of a run on simulated hosts that was stopped at the end, one line each.
 
     Args:
       unsaved_seconds: the time from the last update in a saved state to the death of the leader, summed over all

@@ -127,7 +127,7 @@ def print_report(report: WrittenReport, console: Console) -> None:
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
     """Return the target, which is the score up to which the report counts the seconds and the examples of each run.
 
-    If `target` is None, choose the hardest round number that every run reached, but not yet at its first score. Runs
+    If `target` is None, choose a round number: the hardest that every run reached later than at its first score. Runs
     that diverged are ignored. Return None if there is no such number, or if a model that only guesses would reach it.
 
     Raises:

@@ -96,7 +96,7 @@ class GroupFinding:
         return "" if count == runs else f" ({count} of {runs} runs)"
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the estimates as a row of groups.csv. `workers`: indices of the workers whose idle shares are columns."""
+        """Return the estimates as a row of groups.csv. `workers`: the workers for which there is a column of idle time."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.measures.target, "diverged": group.diverged}

@@ -67,7 +67,7 @@ class Group:
 class View:
     """Groups of runs that are compared with each other.
 
-    They were trained with the same slow worker, or none, and with equal batches, either per update or per worker.
+    They have the same straggler. They also have the same batch per update, or the same batch per worker.
     """
 
     straggler: str
@@ -94,12 +94,12 @@ def stragglers(groups: Sequence[Group]) -> list[str]:
 
 
 def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[View]:
-    """Return the views, i.e. the sets of groups that are compared with each other, for each straggler.
+    """Return the views, i.e. the sets of groups that are compared with each other.
 
-    One view has all groups with the same batch per update as the baseline. Another view has all groups with the same
-    batch per worker as the baseline. Groups that share neither batch with the baseline are in a last view, which has no
-    baseline. The baseline is the arm called `baseline`. If this is None, it is the arm "sync" if there is one, else the
-    first arm.
+    Groups with different stragglers are in different views. For each straggler, one view has all groups with the same
+    batch per update as the baseline, and another view has all groups with the same batch per worker. Groups that share
+    neither batch with the baseline are in a last view, which has no baseline. The baseline is the arm called `baseline`.
+    If this is None, it is the arm "sync" if there is one, else the first arm.
 
     Raises:
       UserError: no arm is called `baseline`.
@@ -122,7 +122,7 @@ def _views_of(groups: Sequence[Group], straggler: str, baseline_arm: str) -> Ite
             f"same batch per worker: {worker} {unit}": per_worker,
         }
         if per_update == per_worker:
-            named = {f"same batch: {worker} {unit} per worker, {baseline.batch} per update": per_update}
+            named = {f"same batch per update and per worker: {baseline.batch} and {worker} {unit}": per_update}
         for batch, chosen in named.items():
             if len(chosen) > 1:
                 seen.update(group.key for group in chosen)

@@ -55,7 +55,8 @@ def gpus(devices: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> F
         ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=MULTIPLY_S, env=env)
     except subprocess.TimeoutExpired:
         return fail(
-            f"{count}: no matrix product within {MULTIPLY_S:g} s", "see which other programs use the GPUs (nvidia-smi)"
+            f"{count}, but no GPU multiplied a matrix within {MULTIPLY_S:g} s",
+            "see which other programs use the GPUs (nvidia-smi)",
         )
     try:
         products = [Product.model_validate_json(line) for line in ended.stdout.splitlines() if line.startswith("{")]

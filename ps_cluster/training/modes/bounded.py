@@ -54,7 +54,7 @@ class BoundedShard(WaitingShard):
 
     `max_staleness` s: no update is applied to weights that are more than s versions newer than those from which it was
     computed. A worker is called under way from its pull to its push. It waits before its pull while s + 1 other workers
-    are under way. It waits before its push while its update would force another worker under way to exceed the bound.
+    are under way. It waits before its push if, after its update, another worker under way could not keep the bound.
     The worker that pulled first never waits to push.
 
     `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
@@ -117,7 +117,7 @@ class BoundedShard(WaitingShard):
         The time is in unix seconds, by the clock of the parameter server.
 
         Args:
-          remaining: int64 [], the number of steps of the worker's dispatch that have not ended, including the step that
+          remaining: int64 [], how many steps of its current dispatch the worker still has to do, including the step that
             it wants to begin.
         """
         worker, remaining = request = self.sent_to_server(worker, remaining)
