@@ -209,8 +209,8 @@ def test_an_interval_that_holds_zero_is_marked_and_no_difference_is_shown(tmp_pa
     assert row["speed_ratio"] == "~ 1.00 (1.00 to 1.00)"
     assert judged(roots) == [
         "sync-ps against sync (same batch per update and per worker: 384 and 128 images; 3 seeds): no clear difference in "
-        "images/s (1.00 times, 95 % interval 1.00 to 1.00); the time to 50 % is not compared, as it was not measured in every run; no "
-        "clear difference in the final test accuracy (+0.00 points, 95 % interval -2.48 to +2.48)."
+        "images/s (1.00 times, 95 % interval 1.00 to 1.00); the time to 50 % is not compared, as it was not measured in every "
+        "run; no clear difference in the final test accuracy (+0.00 points, 95 % interval -2.48 to +2.48)."
     ]
 
 
