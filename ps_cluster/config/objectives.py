@@ -342,9 +342,9 @@ class Classification(Objective):
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return which pairs a ranking should find, bool [N]: those with the second of two classes, e.g. "clicked".
+        """Return which pairs of a user and an item have the second of two classes, e.g. "clicked", as bool [N].
 
-        Return None if there are more classes.
+        A ranking for the user should contain the items of these pairs. Return None if there are more classes.
         """
         return target == 1 if len(spec.classes) == 2 else None
 

@@ -225,9 +225,9 @@ def _locked(
 
 
 def _is_taken(descriptor: int) -> bool:
-    """Return whether other processes hold or share the lock; False also in a file system without locks.
+    """Try to take the lock. Return True if other processes hold or share it.
 
-    If the result is False and the file system has locks, this descriptor holds the lock from now on.
+    Otherwise return False: this descriptor holds the lock from now on, or the file system has no locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

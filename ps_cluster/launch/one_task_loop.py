@@ -146,7 +146,7 @@ class TaskLoop:
             raise
 
     def _probe(self) -> None:
-        """Read the file that marks the end of training, and probe the tasks in `probed_tasks` of the decisions."""
+        """Read the file that marks the end of training, and probe the tasks that `Decisions.probed_tasks` names."""
         decisions, waits = self._decisions, self._child is None
         self._see_mark()
         if addresses := decisions.probed_tasks:

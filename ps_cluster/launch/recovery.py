@@ -83,7 +83,7 @@ class Recovery:
     def record_death(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death. Return the number of seconds after which to restart, or None to give up.
 
-        A death continues the present streak, unless there was a recovery since the last death. If a death of the
+        Deaths without a recovery between them form a streak, which has a limited number of restarts. If a death of the
         task restarts the whole cluster, the cluster has recovered only when it has applied more updates than ever
         before, however long that takes. If the task restarts alone, it has recovered once it has lived for more than
         `RunLimits.stable_s` seconds.

@@ -312,10 +312,10 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Run a forward pass. Return its calls of tables, in order, and the unknown variables that it reads.
+        """Run a forward pass. Return its calls of embedding tables, in order, and the unknown variables that it reads.
 
-        A variable is unknown if it has no value in `given`, and is not a constant of the model. `value`: [], the number
-        that each call of a table returns instead of the values of its rows.
+        A variable is unknown if it has no value in `given`, and is not a constant of the model. `value`: a scalar. In
+        this pass every table returns it in place of each number of its rows.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))

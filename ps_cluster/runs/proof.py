@@ -288,7 +288,7 @@ class ShardAudit:
         )
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: Callable[[int], str]) -> None:
-        """Keep a line about the first `wrong` row. `why`: takes a row's index and returns the end of the line."""
+        """Remember a message about the first `wrong` row. `why`: takes a row's index and returns the message's end."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
             row = rows[place]

@@ -20,11 +20,11 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """Everything that is kept of a sampled update for the rows of one group of embedding tables.
+    """What is kept of one sampled update, so that it can be computed again: the rows of one group of embedding tables.
 
     Depending on V, the fields are variables, the values of these variables, or their dtypes. A row is identified by its
     index, or by its key in a dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from
-    the rows that are pushed. In the shapes, u is the number of rows. The rows of an array [u * width] lie end to end.
+    the rows that are pushed. In the shapes below, u is the number of rows. The rows of an array [u * width] lie end to end.
     """
 
     given_indices: V  # int64 [u], the indices or keys of the rows that the worker gets

@@ -88,7 +88,7 @@ class KeyedTableShard(TableShard):
         return tf.concat([keys, used, self.sightings.read_value(), self.ended.read_value()], axis=1)
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore the `bookkeeping` from a result of `state`. The array may have another shape, such as [k]."""
+        """Restore the `bookkeeping` from what the method `state` returned. The array may have been flattened."""
         widths = [variable.shape[1] for variable in self.bookkeeping]
         parts = np.split(state.reshape(-1, sum(widths)), np.cumsum(widths)[:-1], axis=1)
         for variable, part in zip(self.bookkeeping, parts, strict=True):

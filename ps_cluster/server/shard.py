@@ -394,7 +394,7 @@ class ParameterShard:
           next_indices: the indices or keys of the rows for step `following`, as for `pull`.
         """
         assert not self.capabilities.waits, (
-            "a shard in which pushes may wait does not support exchanges, because an exchange does not try a push again"
+            "this shard lets pushes wait, but `exchange` tries a push only once: use `push` and `pull`"
         )
         arrived, following = self._send_push(push, following)
         indices = self._sent(next_indices)

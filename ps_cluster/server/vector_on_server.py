@@ -41,7 +41,7 @@ class ChangedRows:
         return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
 
     def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
-        """Locate the changed rows in a piece of the whole vector, which begins at `place` and has `size` numbers.
+        """Locate the changed rows in a piece of the network's vector. The piece begins at `place` and has `size` numbers.
 
         The piece has to be dense (outside of tables), or to consist of whole rows of one group.
 

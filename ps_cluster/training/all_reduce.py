@@ -283,7 +283,10 @@ def all_reduce_function(
         return strategy.run(share, args=(rows.stack(), request, who[0]))
 
     def share(rows: tf.Tensor, request: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Write all workers' rows into every worker's ledger. Return the sum of the requests, and all digests."""
+        """Write all workers' rows into every worker's ledger.
+
+        Return the sum of all workers' requests, and a digest of the weights for each worker.
+        """
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
         # Not a product with `mine`: there, a NaN in one worker's rows would spread to all rows, because NaN x 0 is NaN.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]

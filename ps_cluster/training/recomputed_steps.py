@@ -41,9 +41,9 @@ from ps_cluster.training.learning_rate import learning_rate, progress, updates_a
 
 @dataclass(frozen=True)
 class RecomputedGradient:
-    """The expected push of a step: the gradient, float64 [n], and the fresh statistics, float64 [m].
+    """The expected push of a step: the gradient, float64 [n], and the step's part of the moving statistics, float64 [m].
 
-    A step keeps a share of each moving statistic of the network, and adds the fresh statistics to it.
+    An update multiplies the moving statistics of the network by constants, and then adds this part (`fresh`).
     """
 
     gradient: np.ndarray

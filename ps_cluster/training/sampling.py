@@ -126,7 +126,7 @@ class UpdateSampler:
         return is_applied or self._progress.applied > reservation.first + GIVEN_UP_AFTER
 
     def _collect(self, reservation: _Reservation) -> None:
-        """Write the sample of a buffer if every shard has kept its part."""
+        """Write the sampled update of a buffer if every shard has kept its part of the update."""
         rows = reservation.rows
         shards = [shard for shard in self._store.take_sample(reservation.buffer) if shard is not None]
         if len(shards) < len(rows) or not rows[0] or any(of_shard.keys() != rows[0].keys() for of_shard in rows):

@@ -237,10 +237,10 @@ class TrainStep(Compute):
         )
 
     def _part(self, batch: tf.Tensor) -> tuple[Sample | ConsecutiveExamples | None, tf.Tensor | None]:
-        """Return the arguments `sample` and `number` of `batch_of`.
+        """Return the arguments `sample` and `number` for `batch_of`.
 
-        These are the part of the training examples from which this process draws, and the number of the batch among the
-        batches from this part.
+        `sample` is the part of the training examples from which this process draws. `number` is the index of the batch
+        among all batches from this part.
         """
         sample = self._config.sample
         if not isinstance(sample, WorkerParts):

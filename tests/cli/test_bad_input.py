@@ -184,7 +184,10 @@ CASES = [
     ("bench --arms single,ddp", ["--arms", "ddp", "--ddp-python", "torch, numpy, pydantic and PyYAML"]),
     ("bench --arms ddp --ddp-python absent/python", ["--ddp-python", "absent/python", "torch"]),
     ("bench --arms torch_single --ddp-python file", ["--ddp-python", "file", "torch"]),
-    ("bench --arms empty --straggler 2:5x", ["--arms empty chooses its clusters itself", "leave --straggler out"]),
+    (
+        "bench --arms empty --straggler 2:5x",
+        ["--arms empty chooses the sizes of its clusters itself", "leave --straggler out"],
+    ),
     (
         "bench --arms empty --set cluster.workers=8",
         ["--set cluster.workers", "the arm empty chooses this setting itself"],

@@ -4,8 +4,8 @@ Every image shows one shape at a random place, size and rotation, in a random co
 that has nothing to do with the label. The colours of the shape and of the background have the same distributions in
 every class, so the mean of every pixel is the same for all classes: only relations between pixels tell them apart.
 
-The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the distances to the outlines
-of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
+The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the signed distances to the
+outlines of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
 `MIN_OTHER_WEIGHT` and one half, so classes meet without a gap, and the error of a network measures how finely it tells
 them apart. There is always something left to learn, so the scores show when training goes wrong. No label is wrong, so
 an accuracy of 100 % would be possible if clutter and noise never hid a shape. The default run reaches about 90 %. A

@@ -21,7 +21,7 @@ ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0,
 MUON: Mapping[str, Any] = {"rule": "muon", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
 """The section `optimizer` of a recipe with Muon, without its learning rate."""
 MUON_ADAM: Mapping[str, Any] = {**MUON, "rule": "muon_adam"}
-"""The section `optimizer` of a recipe with Muon for matrices and Adam for other weights, without its learning rate."""
+"""The section `optimizer` of a recipe with Muon for matrices and Adam for other weights, without a learning rate."""
 Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, max_length=20)]
 """The numbers of units of successive dense layers."""
 

@@ -49,7 +49,7 @@ class OrderedMomentumCorrection(Correction[OrderedSettings]):
             return tf.identity(moved), None
 
     def _bucket(self, version: tf.Tensor) -> tf.Tensor:
-        """Return the number of the bucket of a version, int64 []."""
+        """Return the index of the group of successive gradients to which a version belongs, int64 []."""
         return (version + self._workers - 1) // self._workers
 
 

@@ -74,7 +74,7 @@ def bench(
     alone = ("names", "rounds", "assignments", "output")  # the options of the arms that are measured alone
     if names == (empty.NAME,):
         used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
-        refuse_others(context, *used, because=f"--arms {empty.NAME} chooses its clusters itself")
+        refuse_others(context, *used, because=f"--arms {empty.NAME} chooses the sizes of its clusters itself")
         benchmark = empty.benchmark(values)
     elif names == (table_speed.NAME,):
         refuse_others(

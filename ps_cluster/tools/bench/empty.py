@@ -63,9 +63,9 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
 
 
 class EmptyStep(Compute):
-    """A step that computes only the learning rate and the ids of its examples. It pushes the weights as the gradient.
+    """A step without a network: it computes only the learning rate and the ids of its examples.
 
-    The ids are needed by the proof, the check of the ledger after a run (runs/proof.py).
+    It pushes the pulled weights in place of a gradient. After the run, the proof needs the ids (runs/proof.py).
     """
 
     def __init__(self, config: RunConfig, train_examples: int):

@@ -241,7 +241,9 @@ def print_table(benchmark: Benchmark, results: Sequence[Result], console: Consol
         if arm.same_without_stragglers:
             ratio = f"the rate of {arm.name} ÷ the rate of {arm.same_without_stragglers}"
             ideal = f"{arm.ideal:.2f} if no worker waited for a slow one"
-            console.print(f"share kept with slow workers: {ratio}; this would be {ideal}", highlight=False)
+            console.print(
+                f"share of the rate that is kept with slow workers: {ratio}; this would be {ideal}", highlight=False
+            )
 
 
 def _words(about: About) -> list[str]:

@@ -70,7 +70,7 @@ class Scene:
         return self.run
 
     def wait(self, seconds: float) -> None:
-        """Wait for some seconds while the fault lasts."""
+        """Let the fault last for some seconds."""
         until = self.now() + seconds
         self.wait_for(lambda: self.now() >= until, seconds + 1, "the clock did not advance")
 

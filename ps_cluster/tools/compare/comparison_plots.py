@@ -47,7 +47,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
 def _curves(
     views: Sequence[View], styles: dict[str, LineStyle], x_of: Callable[[ScoreInTime], float], x_label: str
 ) -> Figure:
-    """Return a figure with a row of panels for each batch (`View.batch`), and a column of panels for each straggler."""
+    """Return a figure with a row of panels for each batch (`View.batch`), and a column for each `View.straggler`."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
     crosses = [_first_crosses(view.groups, x_of) for view in views]

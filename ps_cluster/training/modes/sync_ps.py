@@ -166,9 +166,9 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out the steps of one or more rounds at a time, as one dispatch for each worker.
+    """Hands out the steps of one or more rounds at a time. Each worker gets its steps of these rounds as one dispatch.
 
-    If a worker gets two of these dispatches, the second one does nothing.
+    A dispatch is what the coordinator schedules. If a worker gets two dispatches, the second one does nothing.
     """
 
     def hand_out(self) -> Iterator[bool]:

@@ -50,11 +50,11 @@ _NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 class GraphCondition:
     """A condition variable on a parameter server. A graph waits on it until another graph calls `notify_all`.
 
-    It works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section, to do
-    what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element from a
-    queue. While the queue is empty, the graph waits without blocking a thread. `notify_all` enqueues one element for
-    each counted graph, so no change between an attempt and the wait is missed. An element carries no state: the graph
-    that gets it tries again.
+    The condition works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section,
+    to do what it waits for. If the graph has to wait, it is counted before it leaves the section. Then it dequeues an
+    element from a queue. While the queue is empty, the graph waits without blocking a thread. `notify_all` enqueues one
+    element for each counted graph, so no change between an attempt and the wait is missed. An element carries no state:
+    the graph that gets it tries again.
 
     Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
     take the element of a slower graph that was counted before.

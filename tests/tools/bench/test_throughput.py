@@ -106,6 +106,6 @@ def test_what_a_slowed_arm_keeps_is_shown_beside_the_ideal():
     *_, line, last = printed(chosen, {"network": "airbench", "precision": "float32"}, rates).splitlines()
     assert line.split()[2:] == ["cluster+straggler", "66", "(55–220)", "0.66", "(0.55–0.73)", "0.90", "(0.75–1.00)"]
     assert last == (
-        "share kept with slow workers: the rate of cluster+straggler ÷ the rate of cluster; this would be 0.73 if no worker "
-        "waited for a slow one"
+        "share of the rate that is kept with slow workers: the rate of cluster+straggler ÷ the rate of cluster; "
+        "this would be 0.73 if no worker waited for a slow one"
     )
