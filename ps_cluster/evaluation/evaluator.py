@@ -178,7 +178,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look for the run directory and its checkpoints again. Return whether they differ from the last time."""
+        """Look for the run directory and its folder of checkpoints again. Return whether their paths have changed."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False

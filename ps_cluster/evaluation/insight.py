@@ -31,7 +31,8 @@ class Insight:
     def write(self, checkpoint: Checkpoint) -> None:
         """Write histograms and images of the checkpoint that was scored last.
 
-        Write nothing if its step is less than 10 % larger than the step of the last checkpoint that was written.
+        Write nothing if its step is less than 10 % larger than the step of the last checkpoint whose histograms were
+        written.
         """
         if checkpoint.step - self._step < max(1, GROWTH * self._step):
             return

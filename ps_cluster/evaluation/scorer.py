@@ -47,7 +47,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
     """Return the packed data set of a run.
 
     The data set is read from `data_dir`. If `data_dir` is None, the copy that the run used is returned. If that copy
-    can't be used any more, the data set is looked for and packed again.
+    can't be used any more, the data set is looked for again, and packed if there is no other packed copy.
     """
     cache = default_cache_dir()
     if data_dir is not None:

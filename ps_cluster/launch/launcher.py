@@ -64,7 +64,8 @@ def run_local(
       run_dir: the run directory, whose lock the caller holds (files/locks.py).
       began: the monotonic time from which start-up and wall seconds are counted, or None for the time of the call.
       task_argv: the command that runs one task. The task's options are added to it. If the command has the form
-        `python -m MODULE`, the module runs in a fork of a process that has already imported TensorFlow.
+        `python -m MODULE`, the module runs in a fork of a process that has already imported TensorFlow, unless the task
+        computes on a GPU.
       stop_requests: counts the signals that ask to stop. After the call, the caller can read this count, even if the
         run has completed.
     Raises:

@@ -84,10 +84,10 @@ def start_run(
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset, view.notice)
-            if slow := float32_notice(config, complete, dataset):
-                view.notice(slow)
-            if short := few_updates_notice(config, complete, dataset):
-                view.notice(short)
+            if notice := float32_notice(config, complete, dataset):
+                view.notice(notice)
+            if notice := few_updates_notice(config, complete, dataset):
+                view.notice(notice)
             complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(
             complete, run_dir, dataset,

@@ -68,7 +68,8 @@ class TaskOptions:
       resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
       min_workers: training begins as soon as this number of workers and all other tasks are there. If it is None,
-        training begins as soon as all tasks are there, but waits at most a minute if only workers are still missing.
+        training begins as soon as all tasks are there. If only workers are still missing, but at least one is there, it
+        begins without them after a minute, unless the mode needs all workers.
     """
 
     resume: Resume = "auto"

@@ -44,9 +44,9 @@ class RendezvousLimits:
     Attributes:
       wait_s: how long a task waits for the tasks that it needs.
       least_workers: training begins as soon as this number of workers and all other tasks are there. If it is None,
-        training begins as soon as all tasks are there, but waits at most `LATE_WORKERS_S` seconds if only workers are
-        still missing.
-      needs_all: whether the mode needs all workers.
+        training begins as soon as all tasks are there. If only workers are still missing, but at least one is there, it
+        begins without them after `LATE_WORKERS_S` seconds.
+      needs_all: whether the mode needs all workers. Training then never begins without some of them.
     """
 
     wait_s: float

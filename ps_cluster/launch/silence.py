@@ -66,7 +66,7 @@ class SilenceDetector:
     still open, or if the number of open dispatches is at least the number of workers. (Towards the end, and in a drain,
     fewer dispatches are open, and a worker without a dispatch is idle.) A stall of all workers does not count, because
     its cause is a save, a parameter server or the machine. A stall is recognised when a worker makes the next update:
-    the time since the last update of any worker is then much longer than a usual step.
+    the time since the last update of any worker is then much longer than a usual step of the worker that made it.
 
     If no worker makes updates although updates are due, the silent worker is the one that clearly stopped first. The
     other workers stopped later, when they had no work left. In `sync-ps`, the silent worker is the one whose gradient

@@ -78,7 +78,7 @@ class CompatibilityFingerprint(Row):
         """Return the fingerprint in `text`, which another task has made with `to_json`.
 
         Raises:
-          Malformed: the text is too long, or it is not a fingerprint.
+          Malformed: the text is longer than `MOST_BYTES`, or it is not a fingerprint.
         """
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")

@@ -10,9 +10,9 @@ gradients. It makes several updates in one graph. For each update, it
 After these updates, one more all-reduce exchanges all their rows, every worker's request (continue or stop), and
 digests of the weights.
 
-A step usually needs one all-reduce, of the flat gradient together with the moving statistics. If gradients are sent in
-bfloat16, a second all-reduce sends the statistics in float32. Worker 0 also writes the checkpoints, the progress rows,
-the ledger and the result. TF_CONFIG names the workers.
+A step usually needs one all-reduce, of the flat gradient together with the moving statistics. If gradients are not sent
+in float32 and the network has moving statistics, a second all-reduce sends these statistics in float32. Worker 0 also
+writes the checkpoints, the progress rows, the ledger and the result. TF_CONFIG names the workers.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class AppliedTotals:
 
         The measured time begins when every worker has had its first update, because TensorFlow builds a worker's graph
         before the first update of that worker. With b backup workers, it begins when all workers but b have had it. It
-        ends with the last update. Return None if the measured time is 0.
+        ends with the last update. Return None if there was no update, or if the measured time is 0.
 
         Args:
           last_update: the training time of the last update, in seconds; None if there was none.

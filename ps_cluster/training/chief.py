@@ -172,8 +172,9 @@ class Chief:
         """Create a chief.
 
         Args:
-          lost_after_s: how many seconds the chief waits for a late dispatch before it gives the dispatch to another
-            worker too. A dispatch is late if none of its steps was applied in the longest time that an update may take.
+          lost_after_s: the chief gives a dispatch to another worker too if none of its steps was applied for this many
+            seconds in addition to the longest time that an update may take. If it is infinite, a launcher finds lost
+            workers instead.
           present: returns the indices of the workers that take part now; None if all workers always take part.
           start_again: asks workers, with the reason, to exit and be started again; None if the launcher finds and ends
             workers that do nothing (launch/silence.py).

@@ -83,7 +83,7 @@ class UpdateSampler:
     def poll(self, rows: Sequence[np.ndarray]) -> None:
         """Process the new ledger rows of each shard.
 
-        Write the samples of updates that all shards have applied. Then reserve all free buffers for later updates.
+        Write the samples of updates that all shards have applied. Then reserve free buffers for later updates.
 
         Args:
           rows: for each shard, a structured array [k] of `ledger.ROW`.
