@@ -76,7 +76,7 @@ def for_tensorflow(
     allowed = allowed or allowance()
     if allowed.quota_decides:  # with a thread per visible processor, the quota is used up early, and all threads wait
         defaults["TF_NUM_INTRAOP_THREADS"] = str(allowed.threads)
-        # With a single thread, a server never connects.
+        # With a single thread, a worker connects, but never ends a step.
         defaults["TF_NUM_INTEROP_THREADS"] = str(max(2, allowed.threads))
     return {**defaults, **given, **_FIXED, **gpus}
 
