@@ -161,7 +161,7 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
             "0.0005: the rate of cifar_tf_cnn for all modes, because the rate for async with 3 workers and batches of "
             "128 was found with other settings",
         ),
-        ({"model.name": "mlp"}, "0.001: the default of mlp"),
+        ({"model.name": "dlrm"}, "0.005: the default of dlrm"),
         ({"optimizer.rule": "adam"}, "0.001: the usual rate for adam"),
         ({"mode.name": "layers"}, "0.004: the rate of tutorial_cnn for modes that divide the network"),
     ],
