@@ -81,9 +81,15 @@ class FoundRates(Section):
         return {"optimizer": self.optimizer}
 
     def are_used_by(self, config: RunConfig) -> bool:
-        """Return whether a configuration has this learning rate and momentum."""
+        """Return whether a configuration has this learning rate and momentum, and the rule's default staleness method.
+
+        In modes that use no staleness method outside of outer steps, the method does not count.
+        """
         names = self.optimizer.keys() & {"learning_rate", "momentum"}
-        return all(getattr(config.optimizer, name, None) == self.optimizer[name] for name in names)
+        usual = value_in(_staleness_method(config.model_dump(mode="json")).settings, "staleness", "method")
+        return usual in (None, config.staleness.method) and all(
+            getattr(config.optimizer, name, None) == self.optimizer[name] for name in names
+        )
 
 
 _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])

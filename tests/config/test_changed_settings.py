@@ -41,8 +41,9 @@ def test_a_difference_names_the_default_of_the_recipe_and_not_of_the_file_of_all
 
 def test_a_rate_that_follows_from_the_users_momentum_is_no_difference():
     """The recipe has a rate for this mode, which is not used with another momentum."""
-    settings = {"model.name": "cifar_tf_cnn", "optimizer.momentum": 0.5}
-    with_its_rate = build_config(None, {"model.name": "cifar_tf_cnn"})
+    chosen = {"model.name": "tutorial_cnn", "mode.name": "sync"}
+    settings = {**chosen, "optimizer.momentum": 0.5}
+    with_its_rate = build_config(None, chosen)
     assert build_config(None, settings).optimizer.learning_rate != with_its_rate.optimizer.learning_rate, "a fair test"
     assert values(settings) == settings
 

@@ -152,13 +152,13 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
         ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
         ({"optimizer.learning_rate": 0.5, "optimizer.momentum": 0.5}, "0.5: as given"),
         (
-            {"model.name": "cifar_tf_cnn", "optimizer.momentum": 0.5},
-            "0.0005: the rate of cifar_tf_cnn for all modes, because the rate for async with 3 workers and batches of "
+            {"mode.name": "sync", "optimizer.momentum": 0.5},
+            "0.02: the rate of tutorial_cnn for all modes, because the rate for sync with 3 workers and batches of "
             "128 was found with other settings",
         ),
         (
-            {"model.name": "cifar_tf_cnn", "staleness.method": "none"},
-            "0.0005: the rate of cifar_tf_cnn for all modes, because the rate for async with 3 workers and batches of "
+            {"staleness.method": "inverse"},
+            "0.02: the rate of tutorial_cnn for all modes, because the rate for async with 3 workers and batches of "
             "128 was found with other settings",
         ),
         ({"model.name": "dlrm"}, "0.005: the default of dlrm"),

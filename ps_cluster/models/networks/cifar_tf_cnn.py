@@ -1,11 +1,15 @@
-"""Two 5x5 convolutions of 64 filters, each with 3x3 max pooling at stride 2, and a dense layer of 512 units."""
+"""Two 5x5 convolutions of 64 filters, each with 3x3 max pooling at stride 2, and a dense layer of 512 units.
+
+Its update rule is Muon, which was far better than Adam on held-out images, with stale gradients and without. The modes
+that divide the network among the workers can't use Muon, so they use Adam.
+"""
 
 from __future__ import annotations
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores, tuned_settings
+from ps_cluster.models.networks import ADAM, MUON, ImageNetwork, pixels, scores, tuned_settings
 
 
 class CifarTfCnn(ImageNetwork[ActivationSettings]):
@@ -14,11 +18,13 @@ class CifarTfCnn(ImageNetwork[ActivationSettings]):
     worker_mb = 260
     recipe = {
         "training": {"epochs": 12.0, "label_smoothing": 0.1},
-        "optimizer": {**ADAM, "learning_rate": 0.0005},
+        "optimizer": {**MUON, "learning_rate": 0.02},
+        "divided": {"optimizer": {**ADAM, "learning_rate": 0.002}},
         "modes": [  # docs/results.md, "Rates by mode"
-            *tuned_settings("async", learning_rate=0.001, momentum=0.9, beta_2=0.9, global_clip_norm=0.5),
-            *tuned_settings("sync", "sync-ps", learning_rate=0.002, momentum=0.9),
-            *tuned_settings("single", workers=1, learning_rate=0.002, momentum=0.9),
+            *tuned_settings("async", "bounded", learning_rate=0.02, momentum=0.9),
+            *tuned_settings("sync", "sync-ps", learning_rate=0.04, momentum=0.9),
+            *tuned_settings("single", workers=1, learning_rate=0.02, momentum=0.9),
+            *tuned_settings("single", workers=1, batch=384, learning_rate=0.04, momentum=0.9),
         ],
     }  # fmt: skip
 
