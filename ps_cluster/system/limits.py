@@ -68,7 +68,7 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
     cpus = [limit for folder in folders("cpu", membership, root) for limit in _cpus(folder)]
     memory = [(limit, folder) for folder in folders("memory", membership, root) for limit in _memory(folder)]
     return Allowance(
-        len(os.sched_getaffinity(0)),
+        len(os.sched_getaffinity(os.getpid())),  # of the main thread, as another thread may have fewer processors
         min(cpus, default=None),
         min((limit for limit, _ in memory), default=None),
         min((max(0, limit - _used(folder)) for limit, folder in memory), default=None),
