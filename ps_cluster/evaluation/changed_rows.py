@@ -116,7 +116,11 @@ def table_positions(config: RunConfig, dataset: PackedDataset) -> Sequence[Table
 
     model = build(config.model, dataset.spec, seed=config.training.seed)
     tables = find_tables(
-        model, dataset.spec, rows_from=config.model.rows_from, against=reason_against_rows(config)
+        model,
+        dataset.spec,
+        rows_from=config.model.rows_from,
+        against=reason_against_rows(config),
+        matrices=config.optimizer.matrix_patterns,
     ).tables
     begins = accumulate([0, *FlatLayout.of(model.trainable_variables).sizes])
     begin_of = dict(zip(map(id, model.trainable_variables), begins))

@@ -16,13 +16,19 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.embedding_tables import NO_TABLES, TableCall, TableLayer, Tables
-from ps_cluster.models.flat import Arguments, FlatNetwork, input_signature
+from ps_cluster.models.flat import Arguments, FlatNetwork, contains_pattern, input_signature
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
 
 
 def find_tables(
-    model: keras.Model, spec: ExampleSpec, *, rows_from: int, against: str | None = None, notify: Notify = ignore
+    model: keras.Model,
+    spec: ExampleSpec,
+    *,
+    rows_from: int,
+    against: str | None = None,
+    matrices: Sequence[str] = (),
+    notify: Notify = ignore,
 ) -> Tables:
     """Return the tables of a network: the embedding layers whose rows are pulled and pushed individually.
 
@@ -31,16 +37,17 @@ def find_tables(
 
     Args:
       against: the reason why no embedding of this run can be a table; None if there is no such reason.
+      matrices: patterns for the paths of the variables that the optimizer rule needs as whole matrices.
       notify: called with a line for each large embedding that can't be a table. The line gives the reason.
     """
     found = []
     for layer in layers_of(model):
         if isinstance(layer, DynamicEmbedding) and layer.trainable:
-            if against:
-                raise _untrainable(layer, against)
+            if reason := against or _why_whole(layer, matrices):
+                raise _untrainable(layer, reason)
             found.append(layer)
         elif type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
-            if reason := against or _why_unfit(layer):
+            if reason := against or _why_unfit(layer) or _why_whole(layer, matrices):
                 notify(f"the Embedding '{layer.name}' is pulled and pushed with all its rows: {reason}")
             else:
                 found.append(layer)
@@ -60,6 +67,13 @@ def find_tables(
 
 def _untrainable(layer: DynamicEmbedding, reason: str) -> UserError:
     return UserError(f"model.name: its DynamicEmbedding '{layer.name}' can't be trained: {reason}")
+
+
+def _why_whole(layer: TableLayer, matrices: Sequence[str]) -> str:
+    """Return why the optimizer rule needs all rows of a layer, or "" if it does not. `matrices`: as in `find_tables`."""
+    if contains_pattern(layer.embeddings.path, matrices):
+        return "optimizer.matrices names it, and an orthogonal step needs all rows"
+    return ""
 
 
 def _why_unfit(layer: keras.layers.Embedding) -> str:

@@ -88,8 +88,13 @@ class FlatLayout:
                 prod(shape) // rows,
             )
             for begin, path, shape in zip(begins, self.paths, self.shapes)
-            if len(shape) > 1 and any(fnmatchcase(path, f"*{pattern}*") for pattern in patterns)
+            if len(shape) > 1 and contains_pattern(path, patterns)
         ]
+
+
+def contains_pattern(path: str, patterns: Iterable[str]) -> bool:
+    """Return whether a variable's path contains one of the patterns. `*`: any characters, `?`: one character."""
+    return any(fnmatchcase(path, f"*{pattern}*") for pattern in patterns)
 
 
 def statistics_of(model: keras.Model) -> list[keras.Variable]:

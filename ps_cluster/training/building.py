@@ -139,7 +139,14 @@ def make_network(
         for line in unused_parts(model, config):
             log_line(line)
         check_image_sizes(model, config)
-        tables = find_tables(model, dataset.spec, rows_from=config.model.rows_from, against=against, notify=log_line)
+        tables = find_tables(
+            model,
+            dataset.spec,
+            rows_from=config.model.rows_from,
+            against=against,
+            matrices=config.optimizer.matrix_patterns,
+            notify=log_line,
+        )
         check_keyed(config, tables)
         network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:

@@ -199,7 +199,8 @@ AGAINST = [
     ({"mode.name": "sync-diloco"}, "mode.name is sync-diloco, which exchanges or changes all weights"),
     (
         {"optimizer.rule": "momentum"},
-        "optimizer.rule is momentum, which changes all rows at every update (these do not: adagrad, adam, ftrl, sgd)",
+        "optimizer.rule is momentum, which changes all rows at every update (these do not: adagrad, adam, ftrl, muon_adam, "
+        "sgd)",
     ),
     (
         {"staleness.method": "dc_constant"},
@@ -239,9 +240,21 @@ def test_a_setting_that_needs_all_rows_keeps_every_table_whole():
     )
 
 
+def test_a_table_that_the_rule_needs_as_a_matrix_stays_whole():
+    spec, told = spec_of("ids"), []
+    patterns = {"kernel": ["table"], "tab*": [], "embeddings": []}
+    for pattern, tables in patterns.items():
+        kept = find_tables(one_table(), spec, rows_from=10, matrices=[pattern], notify=told.append).tables
+        assert [table.layer.name for table in kept] == tables
+    assert told == 2 * [
+        "the Embedding 'table' is pulled and pushed with all its rows: optimizer.matrices names it, and an orthogonal step "
+        "needs all rows"
+    ]
+
+
 def test_with_other_settings_rows_travel():
     suited = {
-        "mode.name": ["single", "bounded", "sync-ps"], "optimizer.rule": ["sgd", "adagrad", "ftrl"],
+        "mode.name": ["single", "bounded", "sync-ps"], "optimizer.rule": ["sgd", "adagrad", "ftrl", "muon_adam"],
         "staleness.method": ["inverse", "predict"], "optimizer.global_clip_norm": [1.0], "optimizer.clip_value": [1.0],
         "cluster.wire": ["bfloat16"],
     }  # fmt: skip

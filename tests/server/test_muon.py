@@ -13,7 +13,8 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.server.initial_state import InitialState, ends_of_shards
-from ps_cluster.server.update_rules.muon import orthogonal
+from ps_cluster.server.update_rules.muon import MuonAdamRows, orthogonal
+from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import decay_rates, make_rule
 
 RATE, MOMENTUM, DECAY = 0.1, 0.6, 0.5
@@ -242,3 +243,27 @@ def test_fewer_steps_are_the_iteration_of_the_source_that_many_times():
     x /= np.linalg.norm(x)
     gram = x @ x.T
     np.testing.assert_allclose(ours, 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x, atol=1e-5)
+
+
+@pytest.mark.parametrize("gradient_scale", [None, 0.3])
+def test_rows_of_tables_with_a_gradient_take_the_step_of_the_weights_outside_of_matrices(gradient_scale):
+    random = np.random.default_rng(0)
+    settings = of(rule="muon_adam", rate_of_adam=0.4).optimizer
+    rows = tf.Variable(random.normal(size=(5, 3)).astype(np.float32))
+    updates = MuonAdamRows(settings, rows)
+    for count, indices in enumerate(([1, 3], [3, 0], [3])):
+        gradient = random.normal(size=(len(indices), 3)).astype(np.float32)
+        variables = {"weights": rows, **updates.slots}
+        was = {name: variable.numpy() for name, variable in variables.items()}
+        of_rows = {name: value[indices].ravel() for name, value in was.items()}
+        slots, factors = {name: of_rows[name] for name in updates.slots}, np.ones(gradient.size)
+        parts = UpdateParts(
+            of_rows["weights"], gradient.ravel(), slots, RATE, count, factors, np.zeros(gradient.size), gradient_scale
+        )
+        scale = None if gradient_scale is None else tf.constant(gradient_scale)
+        rate, before = tf.constant(RATE, tf.float32), tf.constant(count, tf.int64)
+        updates.apply(RowUpdate(tf.constant(indices, tf.int64), tf.constant(gradient), rate, before, scale))
+        for name, value in RULES["muon_adam"].equation(settings, parts).items():
+            expected = was[name]
+            expected[indices] = value.reshape(-1, 3)
+            np.testing.assert_allclose(variables[name].numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)

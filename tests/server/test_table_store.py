@@ -206,7 +206,7 @@ def test_a_step_that_one_of_two_servers_lacks_changes_the_rows_of_that_server_al
     assert (stored.state["weights"] == both).all()
 
 
-@pytest.mark.parametrize("rule", mostly(["adagrad", "adam", "ftrl"], "adam"))
+@pytest.mark.parametrize("rule", mostly(["adagrad", "adam", "ftrl", "muon_adam"], "adam"))
 @eagerly()
 def test_a_restored_store_continues_with_the_same_bits_also_on_another_number_of_servers(rule):
     whole, first = Stored(2, rule), Stored(2, rule)
@@ -227,7 +227,7 @@ def test_a_restored_store_continues_with_the_same_bits_also_on_another_number_of
 
 
 @pytest.mark.parametrize("servers", mostly([1, 2, 3], 2))
-@pytest.mark.parametrize("rule", mostly(["sgd", "adagrad", "adam", "ftrl"], "adam"))
+@pytest.mark.parametrize("rule", mostly(["sgd", "adagrad", "adam", "ftrl", "muon_adam"], "adam"))
 def test_a_full_state_and_the_rows_that_have_changed_since_make_the_same_bits_on_any_number_of_servers(
     rule, servers, tmp_path
 ):

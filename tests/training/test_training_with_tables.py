@@ -39,6 +39,16 @@ def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tabl
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_with_muon_for_the_other_weights_rows_travel_and_their_updates_are_those_that_are_computed_again(tmp_path):
+    rule = {"optimizer.rule": "muon_adam", "optimizer.learning_rate": 0.02}
+    trained = train(tmp_path / "training", **TABLES | rule | MODES["async, 3 ps"])
+    assert trained.problems == [] and trained.result.proof.holds
+    tables = trained.result.tables
+    assert tables is not None and 24 < tables.rows <= 24 * 256
+    assert len(trained.recomputed) >= 2 and not any(row.unchecked for row in trained.recomputed)
+    assert {"gradient", "given weights", "weights", "slots"} <= trained.recomputed[-1].deviations.keys()
+
+
 @pytest.mark.exhaustive
 def test_updates_of_a_table_of_keys_are_those_that_plain_keras_computes(tmp_path, monkeypatch):
     by_keys = "ps_cluster.layers.DynamicEmbedding(96, 4, scale=0.5, admit_after=2)"

@@ -17,6 +17,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
 from ps_cluster.server.update_rules.momentum import MomentumSettings
+from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
 from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, RuleVariables, UpdateRule, times
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
@@ -185,6 +186,23 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
         return step, {"variance": variance}
 
 
+class MuonAdamRows(RowRule[MuonAdamSettings]):
+    """The step of `MuonAdamUpdate` outside of matrices, on the rows that have a gradient."""
+
+    def apply(self, update: RowUpdate) -> tf.Operation:
+        settings, gradient, indices = self._settings, update.gradient, update.indices
+        before = {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
+        velocity = settings.momentum * before["momentum"] + times(update.gradient_scale, gradient)
+        variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
+        rate = update.learning_rate * settings.rate_of_adam * bias_correction(settings, update.updates_before)
+        step = rate * (1 - settings.momentum) * velocity / (tf.sqrt(variance) + settings.epsilon)
+        return tf.group(
+            self.slots["momentum"].scatter_update(tf.IndexedSlices(velocity, indices)),
+            self.slots["variance"].scatter_update(tf.IndexedSlices(variance, indices)),
+            self._rows.scatter_sub(tf.IndexedSlices(step, indices)),
+        )
+
+
 def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
     """Return an approximation of the orthogonal matrix nearest to `matrix`, float32 [m, n].
 
@@ -278,6 +296,7 @@ class MuonAdam(Muon[MuonAdamSettings]):
     name = "muon_adam"
     Settings = MuonAdamSettings
     update = MuonAdamUpdate
+    row_update = MuonAdamRows
 
     def _step_of_others(
         self, settings: MuonAdamSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray

@@ -2,8 +2,8 @@
 
 With sgd and adagrad, a weight whose gradient is 0 does not change, so the result is the same as if the rule changed all
 rows. With ftrl it is the same from the first gradient of a row on. Before that, the row keeps its initial weights here,
-whereas ftrl on all rows would set them to 0. Adam is "lazy" here: without a gradient, a row and its moments do not
-change. Adam's bias correction counts all updates, also those without a gradient for the row.
+whereas ftrl on all rows would set them to 0. Adam, also as a part of muon_adam, is "lazy" here: without a gradient, a row
+and its moments do not change. The bias correction counts all updates, also those without a gradient for the row.
 """
 
 from __future__ import annotations
