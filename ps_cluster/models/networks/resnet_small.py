@@ -24,9 +24,9 @@ class ResnetSmall(ImageNetwork[ActivationSettings]):
         },
         "modes": [  # docs/results.md, "Rates by mode"
             *tuned_settings("async", "bounded", learning_rate=0.02, momentum=0.9),
-            *tuned_settings("sync", "sync-ps", learning_rate=0.04, momentum=0.9),
+            *tuned_settings("sync", "sync-ps", learning_rate=0.08, momentum=0.9),
             *tuned_settings("single", workers=1, learning_rate=0.04, momentum=0.9),
-            *tuned_settings("single", workers=1, batch=384, learning_rate=0.04, momentum=0.9),
+            *tuned_settings("single", workers=1, batch=384, learning_rate=0.08, momentum=0.9),
         ],
     }  # fmt: skip
 
