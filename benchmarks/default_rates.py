@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -40,14 +40,6 @@ RATES = {
 }  # fmt: skip
 
 
-class Search(NamedTuple):
-    """What is compared for a network on a data set: how long it trains, and the rules."""
-
-    network: str
-    work: Work
-    rules: tuple[Rule, ...]
-
-
 def _on_images(epochs: float) -> Work:
     settings = {
         "data.dataset": "cifar10", "model.precision": "bfloat16", "training.epochs": epochs, "checkpoints.every_epochs": epochs
@@ -56,33 +48,29 @@ def _on_images(epochs: float) -> Work:
 
 
 ON_A_TABLE = Work(
-    {"model.precision": "float32", "training.epochs": 4.0, "checkpoints.every_epochs": 4.0},
+    {"model.name": "mlp", "model.precision": "float32", "training.epochs": 4.0, "checkpoints.every_epochs": 4.0},
     "accuracy [%]", 100.0, held_out=5_000, rates=RATES,
 )  # fmt: skip
 """People, with numbers and categories (data set Adult, from `benchmarks/recommenders.py`)."""
-SEARCHED = {
-    "byte_lm": Search("byte_lm", WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
-    "cifar_tf_cnn": Search("cifar_tf_cnn", _on_images(2.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
-    "resnet_small": Search("resnet_small", _on_images(2.0), (NESTEROV, MUON_WITHOUT_DECAY)),
-    "mlp": Search("mlp", _on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY, MUON_OF_DENSE)),
-    "mlp on a table": Search("mlp", ON_A_TABLE, (ADAM, PREDICT, MUON_OF_DENSE)),
+SEARCHED: dict[str, tuple[Work, tuple[Rule, ...]]] = {
+    "byte_lm": (WORKS["byte_lm"], (ADAM, PREDICT, MUON_ADAM)),
+    "cifar_tf_cnn": (_on_images(2.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY)),
+    "resnet_small": (_on_images(2.0), (NESTEROV, MUON_WITHOUT_DECAY)),
+    "mlp": (_on_images(4.0), (ADAM, PREDICT, MUON_WITHOUT_DECAY, MUON_OF_DENSE)),
+    "mlp on a table": (ON_A_TABLE, (ADAM, PREDICT, MUON_OF_DENSE)),
 }
-"""Name of a search → what is compared."""
+"""Name of a network, or of a network on other data → how long it trains, and the rules that are compared."""
 COLUMNS = {
     "network": Column(heading="network"),
     "modes": Column(heading="modes"),
-    **{
-        rule: Column(heading=rule)
-        for rule in dict.fromkeys(one.name for search in SEARCHED.values() for one in search.rules)
-    },
+    **{rule.name: Column(heading=rule.name) for _, rules in SEARCHED.values() for rule in rules},
 }
 
 
 def arm(search: str, rule: Rule, kind: str) -> Arm:
     """Return the arm of a study that finds the learning rate and the momentum of a rule. `kind`: a key of KINDS."""
-    network, work, _ = SEARCHED[search]
-    one = arm_of(work, network, rule, staleness=WORKERS - 1 if kind == "stale" else 0)
-    one = replace(one, name=one.name.replace(network, search, 1))
+    work, _ = SEARCHED[search]
+    one = arm_of(work, search, rule, staleness=WORKERS - 1 if kind == "stale" else 0)
     if kind != "sync":
         return one
     batch = WORKERS * work.batch
@@ -98,9 +86,10 @@ def arms_of(search: str) -> dict[tuple[str, str], Arm]:
 
     A rule with a staleness method is searched for stale gradients only.
     """
+    _, rules = SEARCHED[search]
     return {
         (kind, rule.name): arm(search, rule, kind)
-        for kind, rule in product(KINDS, SEARCHED[search].rules)
+        for kind, rule in product(KINDS, rules)
         if kind == "stale" or not rule.method
     }
 
@@ -147,7 +136,7 @@ def main(search: str | None, data_dir: Path | None, record: Path, at_a_time: int
     if search is None:
         raise UserError("--network: give one, or --draw")
     data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
-    if SEARCHED[search].work is ON_A_TABLE:
+    if SEARCHED[search][0] is ON_A_TABLE:
         import_tensorflow()
         from benchmarks.recommenders import PROGRAMS, data_of  # imports Keras, which nothing else here needs
 

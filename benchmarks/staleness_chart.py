@@ -149,7 +149,10 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
 
 
 def arm_of(work: Work, network: str, rule: Rule, staleness: int) -> Arm:
-    """Return the arm that trains a network as `work` describes, by a rule and at a mean staleness."""
+    """Return the arm that trains a network as `work` describes, by a rule and at a mean staleness.
+
+    `network`: the beginning of the arm's name, and the network to train, unless `work` names another one.
+    """
     rule = work.instead.get(rule.name, rule)
     settings: dict[str, Any] = {
         **SHARED,

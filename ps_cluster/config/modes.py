@@ -44,10 +44,10 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What a mode divides among the workers.
+"""The thing that a mode divides among the workers.
 
-`data`: the batches; each worker has the whole network. `layers`: the layers of the network. `width`: the units of each
-layer.
+`data`: each worker has the whole network, and computes some of the batches. `layers`: each worker has some layers of the
+network. `width`: each worker has some units of each layer.
 """
 
 

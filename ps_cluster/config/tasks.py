@@ -12,7 +12,8 @@ TRAINING_TYPES = (CHIEF, PS, WORKER)
 Resume = Literal["auto", "never", "always"]
 """The values of `ps-cluster task --resume`, which says whether training continues from a checkpoint or snapshot.
 
-"auto": continue if the run has one. "always": fail if it has none. "never": fail if it has one.
+With "auto", training continues if the run has one, and otherwise begins anew. With "always", the task fails if the run
+has none. With "never", it fails if the run has one.
 """
 
 

@@ -96,9 +96,10 @@ class PackedDataset:
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """How many training examples come from each file that the data was read from, in order; () if it is not known.
+        """The number of training examples from each file that the data was read from, in the order of the files.
 
-        Validation examples, which are the last ones of the last files, are not counted.
+        Validation examples, which are the last ones of the last files, are not counted. If the files are not known, the
+        result is ().
         """
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))

@@ -110,18 +110,11 @@ def table_positions(config: RunConfig, dataset: PackedDataset) -> Sequence[Table
     """
     import_tensorflow()
     from ps_cluster.models.build import build
-    from ps_cluster.models.finding_tables import find_tables
     from ps_cluster.models.flat import FlatLayout
-    from ps_cluster.training.table_limits import reason_against_rows
+    from ps_cluster.training.table_limits import tables_of
 
     model = build(config.model, dataset.spec, seed=config.training.seed)
-    tables = find_tables(
-        model,
-        dataset.spec,
-        rows_from=config.model.rows_from,
-        against=reason_against_rows(config),
-        matrices=config.optimizer.matrix_patterns,
-    ).tables
+    tables = tables_of(model, config, dataset.spec).tables
     begins = accumulate([0, *FlatLayout.of(model.trainable_variables).sizes])
     begin_of = dict(zip(map(id, model.trainable_variables), begins))
     return [

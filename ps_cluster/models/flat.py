@@ -319,8 +319,8 @@ class FlatNetwork:
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
         """Run a forward pass. Return its calls of embedding tables, in order, and the unknown variables that it reads.
 
-        A variable is unknown if it has no value in `given`, and is not a constant of the model. `value`: a scalar. In
-        this pass every table returns it in place of each number of its rows.
+        A variable is unknown if it has no value in `given`, and is not a constant of the model. `value`: a scalar. The
+        rows of the tables are not known here, so each of their numbers is replaced by this value.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))

@@ -92,7 +92,7 @@ Part: TypeAlias = RowRange | Listed
 
 
 class BlockPart(NamedTuple):
-    """Where the numbers of a `Block` that belong to one shard are, both in the block and in the shard's vector."""
+    """The part of a `Block` that belongs to one shard: its position in the block, and in the shard's vector."""
 
     shard: int  # the shard's index
     place: int  # the position of the first of these numbers in the shard's vector; the other numbers follow it

@@ -20,7 +20,9 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """What is kept of one sampled update, so that it can be computed again: the rows of one group of embedding tables.
+    """The rows of one group of embedding tables that one update reads and changes.
+
+    They are kept for updates that the evaluator computes again.
 
     Depending on V, the fields are variables, the values of these variables, or their dtypes. A row is identified by its
     index, or by its key in a dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from

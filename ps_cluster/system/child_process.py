@@ -120,7 +120,7 @@ class ChildProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """Whether the pid still belongs to this process. An ended process keeps its pid until `exit_code` is read."""
+        """Whether no other process can have this pid yet. An ended process keeps its pid until `exit_code` is read."""
         return self._started.returncode is None
 
     @property

@@ -34,9 +34,9 @@ class AlignedStates:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the chief must pause: it must not hand out steps now.
+        """Whether the chief must not hand out steps now.
 
-        During the pause, all shards reach a state in which they have applied the same steps.
+        During this pause, all shards reach a state in which they have applied the same steps.
         """
         return self._paused_s >= 0
 

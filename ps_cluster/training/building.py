@@ -18,7 +18,6 @@ from ps_cluster.errors import UserError
 from ps_cluster.models import flat
 from ps_cluster.models.build import before_each_embedding
 from ps_cluster.models.build import build as build_model
-from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.runs.run_dir import log_line
 from ps_cluster.server.arrangement import Arrangement, Part, RowRange
@@ -28,7 +27,7 @@ from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.devices import accelerator_of
 from ps_cluster.training.memory import TableMemoryLimit, check_memory, machines_of
 from ps_cluster.training.step import Compute, TrainStep
-from ps_cluster.training.table_limits import check_keyed, reason_against_rows
+from ps_cluster.training.table_limits import check_keyed, reason_against_rows, tables_of
 
 
 class Build(Protocol):
@@ -129,24 +128,16 @@ def make_network(
       free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
     """
     with tf.device(own_device):
-        against = reason_against_rows(config)
         limit = TableMemoryLimit(
             config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")])
         )
-        with nullcontext() if against else before_each_embedding(limit.add):
+        with nullcontext() if reason_against_rows(config) else before_each_embedding(limit.add):
             examples = dataset.inputs("train")  # the first examples may determine initial weights
             model = build_model(config.model, dataset.spec, seed=config.training.seed, examples=examples)
         for line in unused_parts(model, config):
             log_line(line)
         check_image_sizes(model, config)
-        tables = find_tables(
-            model,
-            dataset.spec,
-            rows_from=config.model.rows_from,
-            against=against,
-            matrices=config.optimizer.matrix_patterns,
-            notify=log_line,
-        )
+        tables = tables_of(model, config, dataset.spec, notify=log_line)
         check_keyed(config, tables)
         network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:

@@ -141,9 +141,9 @@ class Saver:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the chief must pause: it must not hand out steps now.
+        """Whether the chief must not hand out steps now.
 
-        During the pause, all shards reach a state in which they have applied the same steps. Then a snapshot is saved.
+        During this pause, all shards reach a state in which they have applied the same steps. Then a snapshot is saved.
         """
         return self._aligned_states is not None and self._aligned_states.is_paused
 

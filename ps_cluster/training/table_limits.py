@@ -1,20 +1,37 @@
-"""Name the settings that prevent embedding tables from being exchanged row by row, with the reasons."""
+"""Decide which embeddings of a run are tables, and name the settings that prevent it, with the reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import keras
+
 from ps_cluster.config import RunConfig
+from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
 from ps_cluster.models.embedding_tables import Tables
+from ps_cluster.models.finding_tables import find_tables
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.server.shard import ParameterShard
 
 
 def reason_against_rows(config: RunConfig) -> str | None:
     """Return the first setting, with its value, that needs all rows of a table at every step; None if there is none."""
     return next(_reasons(config), None)
+
+
+def tables_of(model: keras.Model, config: RunConfig, spec: ExampleSpec, notify: Notify = ignore) -> Tables:
+    """Return the embedding tables whose rows a run pulls and pushes individually. See `find_tables`, also for `notify`."""
+    return find_tables(
+        model,
+        spec,
+        rows_from=config.model.rows_from,
+        against=reason_against_rows(config),
+        matrices=config.optimizer.matrix_patterns,
+        notify=notify,
+    )
 
 
 def check_keyed(config: RunConfig, tables: Tables) -> None:

@@ -29,7 +29,7 @@ def test_each_arm_has_its_own_name_and_settings_that_fit_together(search):
     assert len({one.name for one in (*arms.values(), *others)}) == len(arms) + len(others)
     for (kind, _), one in arms.items():
         config = build_config(None, {**one.settings, "optimizer.learning_rate": one.rates[0]})
-        _, work, _ = SEARCHED[search]
+        work, _ = SEARCHED[search]
         assert config.training.batch_size_per_worker == work.batch * (3 if kind == "sync" else 1)
         assert (config.mode.name == "async") == (kind == "stale")
 

@@ -81,17 +81,12 @@ class LazyAdamRows(RowRule[AdamSettings]):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        settings, gradient, indices = self._settings, update.gradient, update.indices
-        before = {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
+        settings, gradient, before = self._settings, update.gradient, self._slots_of(update.indices)
         mean = running_mean(settings.momentum, before["mean"], times(update.gradient_scale, gradient))
         variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
         rate = update.learning_rate * bias_correction(settings, update.updates_before)
         step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
-        return tf.group(
-            self.slots["mean"].scatter_update(tf.IndexedSlices(mean, indices)),
-            self.slots["variance"].scatter_update(tf.IndexedSlices(variance, indices)),
-            self._rows.scatter_sub(tf.IndexedSlices(step, indices)),
-        )
+        return self._change(update.indices, step, {"mean": mean, "variance": variance})
 
 
 class Adam(OptimizerRule[AdamSettings]):

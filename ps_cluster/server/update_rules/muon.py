@@ -181,26 +181,26 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         settings = self._settings
         variance = running_mean(settings.beta_2, self.slots["variance"].read_value(), gradient * gradient)
-        mean = (1 - settings.momentum) * velocity
-        step = bias_correction(settings, updates_before) * mean / (tf.sqrt(variance) + settings.epsilon)
-        return step, {"variance": variance}
+        return _step_of_adam(settings, velocity, variance, updates_before), {"variance": variance}
 
 
 class MuonAdamRows(RowRule[MuonAdamSettings]):
     """The step of `MuonAdamUpdate` outside of matrices, on the rows that have a gradient."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        settings, gradient, indices = self._settings, update.gradient, update.indices
-        before = {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
+        settings, gradient, before = self._settings, update.gradient, self._slots_of(update.indices)
         velocity = settings.momentum * before["momentum"] + times(update.gradient_scale, gradient)
         variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
-        rate = update.learning_rate * settings.rate_of_adam * bias_correction(settings, update.updates_before)
-        step = rate * (1 - settings.momentum) * velocity / (tf.sqrt(variance) + settings.epsilon)
-        return tf.group(
-            self.slots["momentum"].scatter_update(tf.IndexedSlices(velocity, indices)),
-            self.slots["variance"].scatter_update(tf.IndexedSlices(variance, indices)),
-            self._rows.scatter_sub(tf.IndexedSlices(step, indices)),
-        )
+        step = settings.rate_of_adam * _step_of_adam(settings, velocity, variance, update.updates_before)
+        return self._change(update.indices, update.learning_rate * step, {"momentum": velocity, "variance": variance})
+
+
+def _step_of_adam(
+    settings: MuonAdamSettings, velocity: tf.Tensor, variance: tf.Tensor, updates_before: tf.Tensor
+) -> tf.Tensor:
+    """Return the step of Adam, divided by its learning rate, from the new values of the slots."""
+    mean = (1 - settings.momentum) * velocity
+    return bias_correction(settings, updates_before) * mean / (tf.sqrt(variance) + settings.epsilon)
 
 
 def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:

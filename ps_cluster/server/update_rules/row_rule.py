@@ -9,6 +9,7 @@ and its moments do not change. The bias correction counts all updates, also thos
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Generic, NamedTuple
 
 from ps_cluster.config.lazy import tf
@@ -52,3 +53,18 @@ class RowRule(ABC, Generic[OwnSettings]):
     @abstractmethod
     def apply(self, update: RowUpdate) -> tf.Operation:
         """Change some rows and their slots."""
+
+    def _slots_of(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the slots of some rows, by name, float32 [u, width]. `indices`: int64 [u]."""
+        return {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
+
+    def _change(self, indices: tf.Tensor, step: tf.Tensor, slots: Mapping[str, tf.Tensor]) -> tf.Operation:
+        """Subtract a step from some rows, and set their slots.
+
+        Args:
+          indices: int64 [u].
+          step: float32 [u, width].
+          slots: name → the new values, float32 [u, width].
+        """
+        changed = [self.slots[name].scatter_update(tf.IndexedSlices(new, indices)) for name, new in slots.items()]
+        return tf.group(*changed, self._rows.scatter_sub(tf.IndexedSlices(step, indices)))

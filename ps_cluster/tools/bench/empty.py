@@ -65,7 +65,8 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
 class EmptyStep(Compute):
     """A step without a network: it computes only the learning rate and the ids of its examples.
 
-    It pushes the pulled weights in place of a gradient. After the run, the proof needs the ids (runs/proof.py).
+    It pushes the weights that it has pulled, because they are as large as a gradient. The ids are computed because the
+    proof (runs/proof.py) checks them after the run.
     """
 
     def __init__(self, config: RunConfig, train_examples: int):
@@ -90,9 +91,9 @@ class EmptyStep(Compute):
 
 
 def build_with(length: int) -> Build:
-    """Return a function that can be used in place of `building.build`, but builds no network.
+    """Return a function that replaces `building.build` in a run without a network.
 
-    It builds a vector of `length` weights, float32, which are 0 and stay 0, and an `EmptyStep`.
+    The function builds a vector of `length` weights, float32, which are 0 and stay 0, and an `EmptyStep`.
     """
 
     def build(

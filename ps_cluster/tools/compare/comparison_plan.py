@@ -315,8 +315,8 @@ def has_rates_of_recipe(config: RunConfig) -> bool:
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
     """Return the batch size per worker that gives an update the same number of examples in every mode.
 
-    An update then has `workers` x the batch size in `config` examples. Raises UserError if the mode of `config` can't
-    split so many examples into equal batches.
+    The number of examples in an update is then `workers` times the batch size in `config`. Raises UserError if the mode
+    of `config` can't divide this number into equal batches.
     """
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)

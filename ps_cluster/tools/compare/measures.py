@@ -82,9 +82,9 @@ class Measures:
 
     @property
     def exact_seconds_to_target(self) -> Measure:
-        """The measure `seconds_to_target`, but None for a run of which only an upper limit of this time is known.
+        """The same as `seconds_to_target`, but None for each run for which only an upper limit of the time is known.
 
-        It is not among the columns.
+        No column of a table has this measure.
         """
         return self._reached("seconds_to_target", lambda found: None if found.is_limit else found.seconds)
 
