@@ -205,7 +205,10 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 
 
 def own_weights_of(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the variables that a layer itself has created as trainable. The public list of a frozen layer is empty."""
+    """Return the variables that a layer itself has created as trainable, also if the layer is frozen now.
+
+    The public `trainable_variables` of a frozen layer is empty.
+    """
     return list(layer._trainable_variables)
 
 

@@ -153,6 +153,6 @@ def _check_same_model(folder: Path, name: str) -> None:
 
 
 def _written_file(name: object, folder: Path) -> Path | None:
-    """Return the file that `compare` wrote for the network, if `name` (setting `model.name`) refers to such a file."""
+    """Return the file with the network's code that `compare` wrote; None if the setting `model.name` names another network."""
     file = NETWORKS.code_of(name) if isinstance(name, str) else None
     return file if file is not None and file.is_relative_to(folder / CODE) else None

@@ -164,7 +164,7 @@ def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
 
 
 def own_settings(section: str, kind: Named) -> list[str]:
-    """Return the names of the settings that `kind` has, but that not all choices of the section have."""
+    """Return the names of the settings of `kind`, without those that all choices of the section share."""
     shared = CHOICE_BY_SECTION[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 

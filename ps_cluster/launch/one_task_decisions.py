@@ -226,7 +226,7 @@ class LeaderDecisions:
         return self._drain(line, signal.SIGINT, awake_s)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
-        """Return the actions that are due after all events of a round. `is_frozen`: whether the process is stopped."""
+        """Return the actions whose time has come. `is_frozen`: whether the task's process is suspended (SIGSTOP)."""
         if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(_was_frozen(self._frozen))
         what = self._clock.overdue(self._task, awake_s)
@@ -354,7 +354,7 @@ class FollowerDecisions:
         self._is_complete = _completes(mark, self._total_updates)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
-        """Return the actions that are due after all events of a round. `is_frozen`: whether the process is stopped."""
+        """Return the actions whose time has come. `is_frozen`: whether the task's process is suspended (SIGSTOP)."""
         if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(_was_frozen(self._frozen))
         return ()

@@ -80,7 +80,7 @@ class ProgressRow(WorkFile):
       time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
       life: the unique id of the launcher's process; None for a task without a launcher.
       scheduled, applied, total: numbers of updates.
-      written: the number of ledger rows that were read after training, for the proof and the CSV files.
+      written: the number of ledger rows that were processed after training, for the proof and the CSV files.
       loss, accuracy or error (an objective has one of the two), learning_rate, staleness_mean: None without an update, or
         if not finite.
       goodput: the goodput of the training so far (times.py).

@@ -20,11 +20,9 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """The rows of one group of embedding tables that one update reads and changes.
+    """What one update reads and changes in one group of embedding tables. It is kept if the update is computed again.
 
-    They are kept for updates that the evaluator computes again.
-
-    Depending on V, the fields are variables, the values of these variables, or their dtypes. A row is identified by its
+    V is the type of the fields: variables on the server, their values, or their dtypes. A row is identified by its
     index, or by its key in a dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from
     the rows that are pushed. In the shapes below, u is the number of rows. The rows of an array [u * width] lie end to end.
     """

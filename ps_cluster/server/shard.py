@@ -91,7 +91,7 @@ class AnswerNumbers(NamedTuple):
     batches: tf.Tensor | None = None  # with `limits_batches`, the number of batches that the worker may take
 
     def stacked(self) -> tf.Tensor:
-        """Return the numbers as they are sent, int64 [3 or 4]."""
+        """Return the numbers as one tensor, int64 [3 or 4]: the last number is missing if it is None."""
         return tf.stack([number for number in self if number is not None])
 
 

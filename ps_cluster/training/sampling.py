@@ -114,7 +114,7 @@ class UpdateSampler:
                 reservation.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
     def _is_over(self, reservation: _Reservation) -> bool:
-        """Return whether every shard has applied the update of a reservation.
+        """Return whether every shard has applied the update for which a buffer is reserved.
 
         After `GIVEN_UP_AFTER` further updates, return True even if a shard has not applied it.
         """

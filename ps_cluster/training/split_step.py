@@ -57,8 +57,8 @@ class SplitStep(TrainStep):
 
         Args:
           step: the step id, int64 [].
-          weights: the weights of each part, [n] with the part's number of weights n.
-          statistics: the moving statistics of each part, float32 [m] with the part's number of statistics m.
+          weights: the weights of each part, [n] each, where n is the number of its weights.
+          statistics: the moving statistics of each part, float32 [m] each, where m is their number.
         """
         with tf.device(processor_beside(self.parts[0].device)):
             batch = self.batch(step)

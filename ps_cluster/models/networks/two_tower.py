@@ -43,7 +43,8 @@ class TwoTower(NetworkOfKeys[TwoTowerSettings]):
             raise ValueError("each tower needs a categorical column, and there is only one")
         if settings.first_columns is not None and settings.first_columns >= columns:
             raise ValueError(
-                f"each tower needs a categorical column, and there are {columns}: lower model.first_columns"
+                f"model.first_columns: got {settings.first_columns}, but of the {columns} categorical columns at least one has "
+                f"to be left for the second tower: give at most {columns - 1}"
             )
         if fewest_outputs(examples) > 1:
             raise ValueError("a dot product is one number, so the target has to be one number or one of two classes")

@@ -29,8 +29,8 @@ _NOT_IN_LABELS = {
 def labels(configs: Sequence[RunConfig]) -> list[str]:
     """Return the label of each run's arm: its mode, its staleness method, and the settings that distinguish it.
 
-    These are the settings in which runs with the same mode, staleness method and batch per worker differ. Settings of
-    runs with different batches are not compared here: a rate that was scaled with the batch does not make a new arm.
+    Only runs with the same mode, staleness method and batch per worker are compared, and the settings in which they
+    differ become part of the label. So a learning rate that was scaled with the batch does not make a new arm.
     """
     settings = [flat_settings(config) for config in configs]
     places = [(_label(config), config.training.batch_size_per_worker) for config in configs]

@@ -131,8 +131,8 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     reached = [record.reached(target) for record in records]
     if limits := sum(bool(one and one.is_limit) for one in reached):
         yield (
-            f"{limits} of {len(reached)} runs had no score shortly before the score that reached the target, so their times "
-            "to the target are only upper limits (≤), which are not used in ratios."
+            f"{limits} of {len(reached)} runs may have reached the target long before they were scored. Their times to the "
+            "target are only upper limits (≤), and are not used in ratios."
         )
     if target is None and not all(record.diverged for record in records):
         yield (

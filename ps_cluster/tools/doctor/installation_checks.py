@@ -36,7 +36,7 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 def ignored_settings(given: Mapping[str, str] | None = None) -> Finding:
     """Look for settings in environment variables or keras.json that tasks ignore, e.g. another Keras backend."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
-        return warn("; ".join(lines), "nothing, unless you rely on these settings, which tasks ignore")
+        return warn("; ".join(lines), "do nothing, unless you rely on these settings: tasks ignore them")
     return ok("no settings are ignored")
 
 
