@@ -30,7 +30,6 @@ from ps_cluster.system import machine
 from ps_cluster.tools.compare.records import read_record
 
 STEP = 2.0  # from one learning rate to the next
-TUNING_SEED = 0  # the seeds of the final trials begin after it
 DATA_DIR = click.option(
     "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
 )
@@ -76,6 +75,8 @@ class Arm:
       momenta: the momenta to choose from. A rule without momentum has (). The first rates are tried with the first of them.
       averaged: the number of last scores whose mean is the score of a trial. At a constant learning rate, single scores
         vary from one checkpoint to the next.
+      tuning_seeds: the number of seeds with which each choice is tried, beginning with seed 0. The seeds of the final
+        trials come after them.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Arm:
     momentum_key: str = ""
     momenta: tuple[float, ...] = ()
     averaged: int = 1
+    tuning_seeds: int = 1
 
     def merit(self, score: float | None) -> float:
         """Return a score such that larger is better. `score`: None for a training that diverged."""
@@ -211,9 +213,24 @@ class Study:
     def _all(self) -> list[Trial]:
         return [*self._of_others, *self._trials]
 
+    def on_held_out(self, arm: Arm) -> dict[Choice, dict[int, float | None]]:
+        """Return the scores of an arm's trials on held-out examples, by choice and seed; None for one that diverged."""
+        found: dict[Choice, dict[int, float | None]] = {}
+        for trial in self._all:
+            if trial.arm == arm.name and trial.held_out:
+                found.setdefault(trial.choice, {})[trial.seed] = trial.score
+        return found
+
     def tried(self, arm: Arm) -> dict[Choice, float | None]:
-        """Return the choices that were tried for an arm, with their scores on held-out examples."""
-        return {trial.choice: trial.score for trial in self._all if trial.arm == arm.name and trial.held_out}
+        """Return the choices that were tried with all seeds, and the mean of their scores on held-out examples.
+
+        The mean is None if a training diverged.
+        """
+        return {
+            choice: None if None in scores.values() else mean(score for score in scores.values() if score is not None)
+            for choice, scores in self.on_held_out(arm).items()
+            if len(scores) >= arm.tuning_seeds
+        }
 
     def finals(self, arm: Arm) -> dict[int, Trial]:
         """Return the trials with the best choice of an arm that were scored on the test examples, by their seeds.
@@ -256,10 +273,16 @@ class Study:
         for arm in self._arms:
             tried = self.tried(arm)
             if wanted := arm.missing(tried):
-                choices += [Wanted(arm, choice, TUNING_SEED, arm.held_out) for choice in wanted]
+                done = self.on_held_out(arm)
+                choices += [
+                    Wanted(arm, choice, seed, arm.held_out)
+                    for choice in wanted
+                    for seed in range(arm.tuning_seeds)
+                    if seed not in done.get(choice, {})
+                ]
             else:
-                done, best = self.finals(arm), arm.best(tried)
-                new = [seed for seed in range(TUNING_SEED + 1, TUNING_SEED + 1 + seeds) if seed not in done]
+                first, best = arm.tuning_seeds, arm.best(tried)
+                new = [seed for seed in range(first, first + seeds) if seed not in self.finals(arm)]
                 finals += [Wanted(arm, best, seed, 0) for seed in new]
         return choices + sorted(finals, key=lambda trial: trial.seed)
 

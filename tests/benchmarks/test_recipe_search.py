@@ -14,7 +14,7 @@ def test_work_counts_whole_images():
 
 
 @pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant.name)
-def test_each_variant_is_trained_once_with_settings_that_fit_together(variant):
+def test_each_variant_is_trained_at_one_rate_with_settings_that_fit_together(variant):
     (choice,) = variant.missing({})
     assert variant.missing({choice: 0.9}) == [] and variant.held_out == HELD_OUT
     assert choice == Choice(rate=choice.rate, momentum=None) and choice.rate / RATE in {0.5, 1.0, 2.0, 4.0, 8.0}

@@ -1,6 +1,7 @@
 """How a study chooses settings, in which order it trains, and how it corrects p values."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,20 @@ def test_choices_are_made_before_final_trials_and_seeds_are_trained_in_turns(tmp
     assert [(one.name, choice.rate, seed, held_out) for one, choice, seed, held_out in whole.missing(2)] == [
         ("b", 0.2, 1, 0), ("a", 0.1, 2, 0), ("b", 0.2, 2, 0),
     ]  # fmt: skip
+
+
+def test_an_arm_with_several_tuning_seeds_chooses_by_their_mean_and_its_final_seeds_come_after_them(tmp_path):
+    one = replace(arm("a", ()), tuning_seeds=2)
+    made = study(
+        tmp_path, [one], trial("a", 0.1, 0, 100, 1.0), trial("a", 0.1, 1, 100, 3.0), trial("a", 0.2, 0, 100, 2.5)
+    )
+    assert made.tried(one) == {Choice(rate=0.1, momentum=None): 2.0}, "the other rate has one seed of two"
+    assert [(choice.rate, seed) for _, choice, seed, _ in made.missing(1)] == [(0.2, 1)]
+    made.keep(trial("a", 0.2, 1, 100, None))
+    made.keep(trial("a", 0.05, 0, 100, 1.0))
+    made.keep(trial("a", 0.05, 1, 100, 1.0))
+    assert made.tried(one)[Choice(rate=0.2, momentum=None)] is None, "one of two trainings diverged"
+    assert [(choice.rate, seed, held_out) for _, choice, seed, held_out in made.missing(1)] == [(0.1, 2, 0)]
 
 
 def test_a_study_never_overwrites_trials_that_another_one_has_kept(tmp_path):
