@@ -268,7 +268,8 @@ def all_reduce_function(
         gradient, fresh = (after([entered], vector) for vector in means)
         rate = columns_by_name(push.columns).learning_rate
         version = replica.apply_mean(gradient, tf.cast(rate, tf.float32), fresh)
-        columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
+        staleness = version - 1 - pulled.versions[0]
+        columns = ServerColumns(version, staleness, 1.0, entered, now_after(version))
         return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), push.columns], 0)
 
     def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:

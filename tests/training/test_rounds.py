@@ -98,6 +98,18 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
     assert state_of(store)["weights"] == pytest.approx(weights, rel=1e-5)
 
 
+def test_a_late_gradient_that_is_wrongly_counted_has_its_true_staleness_in_the_ledger():
+    class Mistaken(RoundShard):
+        def refuse_or_apply(self, push):
+            return self._contribute(push)
+
+    values = {"mode.name": "sync-ps", "mode.backup_workers": 1}
+    store = make_store(kind=Mistaken, values=values, steps=2, rule="sgd")
+    push_to_round(store, 0, [0, 1, 2], APPLIED)
+    ([rows], _) = ledger_of(store)
+    assert rows["staleness"].tolist() == [0, 0, 1]
+
+
 GRACE = {"mode.name": "sync-ps", "mode.backup_workers": 1, "mode.grace_seconds": 1.0}
 
 

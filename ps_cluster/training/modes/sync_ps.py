@@ -146,10 +146,10 @@ class RoundShard(WaitingShard):
             *(table.add_to_sum(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)),
         ]
         rate = tf.cast(push.from_worker.learning_rate, tf.float32)
-        with tf.control_dependencies([*added, self._rate.assign(rate[None], read_value=False)]):
+        with tf.control_dependencies([now, *added, self._rate.assign(rate[None], read_value=False)]):
             complete = self._summed.assign_add([1])[0] >= self._most
         version = tf.cond(complete, self._close, lambda: now + 1)
-        return after([self.record(push, version, tf.constant(0, tf.int64))], APPLIED)
+        return after([self.record(push, version, now - push.version)], APPLIED)
 
     def _close(self) -> tf.Tensor:
         """Apply the round's update; return the new version."""
