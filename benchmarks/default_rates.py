@@ -120,7 +120,8 @@ def rows_of(search: str, record: Path) -> list[dict[str, Any]]:
 def draw(record: Path) -> None:
     """Print a table of the best rates and momenta by the trials in a record, and write the table beside the record."""
     rows = [row for search in SEARCHED for row in rows_of(search, record)]
-    print_table(keep(record.with_name("default_rates.json"), rows, COLUMNS))
+    commits = set[str]().union(*(study_of(search, record).commits(on_held_out=True) for search in SEARCHED))
+    print_table(keep(record.with_name("default_rates.json"), rows, COLUMNS, commit=", ".join(sorted(commits))))
 
 
 @click.command(cls=OneLineCommand)

@@ -208,7 +208,7 @@ def age() -> None:
     for path in sorted(RECORDS.glob("*.json")):
         record = read(path.stem)
         commit, *_ = record.commit.split(", ")  # several commits, if the trainings of a study used different code
-        words = ("git", "diff", "--numstat", commit, "HEAD", "--", *TRAINING)
+        words = ("git", "diff", "--numstat", commit.removesuffix("-dirty"), "HEAD", "--", *TRAINING)
         ended = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
         lines = sum(int(count) for line in ended.stdout.splitlines() for count in line.split()[:2] if count.isdigit())
         changed = (

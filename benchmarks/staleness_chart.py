@@ -261,7 +261,8 @@ def draw(record: Path) -> None:
             "first"
         )
     rows = [row for network in networks for row in rows_of(studies[network], network)]
-    print_table(keep(record.with_name("staleness_chart.json"), rows, COLUMNS))
+    commits = set[str]().union(*(studies[network].commits(on_held_out=False) for network in networks))
+    print_table(keep(record.with_name("staleness_chart.json"), rows, COLUMNS, commit=", ".join(sorted(commits))))
     found = [one for network in networks for one in differences(studies[network], network)]
     for line in lines_of(found, digits=2):
         print_line(line)

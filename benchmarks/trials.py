@@ -232,6 +232,11 @@ class Study:
             if len(scores) >= arm.tuning_seeds
         }
 
+    def commits(self, on_held_out: bool) -> set[str]:
+        """Return the commits of the trials that chose (`on_held_out`), or of the final trials, of all arms."""
+        names = {arm.name for arm in self._arms}
+        return {trial.commit for trial in self._all if trial.arm in names and bool(trial.held_out) == on_held_out}
+
     def finals(self, arm: Arm) -> dict[int, Trial]:
         """Return the trials with the best choice of an arm that were scored on the test examples, by their seeds.
 

@@ -51,16 +51,26 @@ def processor_of(machine: MachineRow | None) -> str:
 
 
 def commit_of(code: Path) -> str | None:
-    """Return the commit of a folder of code, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None if git can't tell."""
+    """Return the commit of a folder of code, e.g. "392b7299c0de"; None if git can't tell.
+
+    It ends with "-dirty" if a file differs from that commit. Records of measurements don't count, because a study adds
+    to its record between two trainings.
+    """
     if not (code / ".git").exists():  # else git would answer for a repository around the code
         return None
-    command = ["git", "-C", str(code), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
-    without_locks = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    commit = _git(code, "rev-parse", "--short=12", "HEAD")
+    changed = _git(code, "diff", "--name-only", "HEAD", "--", ".", ":(exclude)benchmarks/records")
+    return f"{commit}-dirty" if commit and changed else commit or None
+
+
+def _git(code: Path, *words: str) -> str | None:
+    """Return what a git command prints, or None if it fails."""
+    command, without_locks = ["git", "-C", str(code), *words], os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=without_locks)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def flags_of(cpuinfo: Path) -> set[str]:

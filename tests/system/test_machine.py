@@ -64,11 +64,15 @@ def test_the_commit_is_known_and_says_where_a_file_differs_from_it(tmp_path):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", "-C", tmp_path, *words], check=True)
 
     (tmp_path / "code.py").write_text("1")
+    (record := tmp_path / "benchmarks" / "records" / "a.json").parent.mkdir(parents=True)
+    record.write_text("1")
     git("init", "-q")
-    git("add", "code.py")
+    git("add", ".")
     git("commit", "-q", "-m", "one")
     clean = commit_of(tmp_path)
     assert len(clean) == 12 and int(clean, 16)
+    record.write_text("2")
+    assert commit_of(tmp_path) == clean, "a study adds to its record"
     (tmp_path / "code.py").write_text("2")
     assert commit_of(tmp_path) == f"{clean}-dirty"
     (tmp_path / "copy").mkdir()
