@@ -82,7 +82,8 @@ ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 NO_ROWS = np.empty(0, ROW)
 
 WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum", "rows", "row_values"}
-_OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infinite
+REMAINDERS = ("remainder_before", "remainder_after")
+_OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric", *REMAINDERS}  # may be NaN or infinite
 
 
 class Counts(NamedTuple):

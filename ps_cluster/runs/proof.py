@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -164,6 +165,10 @@ class ShardAudit:
     def distinct(self) -> int:
         return self._steps.count
 
+    def forget_remainders(self) -> None:
+        """Forget what pushes have left out. Call this before the rows of another leader, for which workers begin anew."""
+        self._remainders.clear()
+
     def read(self, rows: np.ndarray) -> None:
         """Check the next rows, a structured array of dtype ROW, in the order in which the shard accepted them."""
         self._check_versions(rows["version"].astype(np.int64))
@@ -271,8 +276,8 @@ class ShardAudit:
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
 
-        The first push of a process is not checked. It may contain what an earlier process of the worker had left out,
-        and this shard may have no row of that process's last push.
+        The first push of a process under each leader is not checked. It may contain what an earlier process of the
+        worker had left out, and this shard may have no row of that process's last push.
         """
         expected = np.full(len(rows), np.nan)
         for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():
@@ -370,8 +375,11 @@ def audit(
     shards, audits = [], []
     for index, (history, counters) in enumerate(zip(journals, counts_of(counts), strict=True)):
         shard_audit = ShardAudit(rounds, expected, index)
+        leaders_begin = set(accumulate(part.rows for part in history))
         try:
             for rows in journal.read(history):
+                if shard_audit.rows in leaders_begin:
+                    shard_audit.forget_remainders()
                 shard_audit.read(rows)
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed, OSError) as error:

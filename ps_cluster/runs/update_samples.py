@@ -183,7 +183,9 @@ def waiting_samples(folder: Path) -> list[Path]:
 def forget_samples(run_dir: RunDir) -> None:
     """Remove the sampled updates of an earlier training, and the results of their recomputation."""
     for path in run_dir.samples.glob("*.safetensors"):
-        path.unlink()
+        path.unlink(
+            missing_ok=True
+        )  # the evaluator, which may still run, removes the samples that it has computed again
     run_dir.recomputed.unlink(missing_ok=True)
 
 

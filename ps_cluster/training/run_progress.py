@@ -244,7 +244,8 @@ class RunProgress:
     @property
     def step_seconds(self) -> float | None:
         """The seconds that a step of the slowest worker takes; None until one worker has been measured."""
-        return max(map(median, self._gaps.values()), default=None)
+        gaps = list(self._gaps.values())  # another thread may add a worker meanwhile
+        return max(map(median, gaps), default=None)
 
     @property
     def longest_update_seconds(self) -> float:

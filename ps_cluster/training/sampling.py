@@ -13,6 +13,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.files.json_rows import RowTail
+from ps_cluster.runs.ledger import REMAINDERS
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
     MOST_WAITING,
@@ -35,7 +36,9 @@ from ps_cluster.training.run_progress import RunProgress
 MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
-GIVEN_UP_AFTER = 4_096  # an incomplete sample is given up after this many further updates
+# An incomplete sample is given up after this many further updates of each worker. For a worker whose sample was given up
+# the number doubles, up to 64 times, so that a slow worker is sampled too.
+PATIENCE = 64
 
 
 @dataclass
@@ -64,6 +67,8 @@ class UpdateSampler:
         self._reservations: list[_Reservation] = []
         # Worker → the number of its updates that were sampled in this session.
         self._sampled: Counter[int] = Counter(dict.fromkeys(range(config.training_workers), 0))
+        self._given_up: Counter[int] = Counter()  # worker → the number of its samples that were given up
+        self._absent: set[int] = set()  # workers that have pushed nothing since a sample of theirs was given up
         # Worker → the step of its first push in the whole training. After a resume this stays empty, because the files of a
         # worker may be ahead of the state from which training continues.
         self._first_steps: dict[int, int] = {}
@@ -91,10 +96,16 @@ class UpdateSampler:
         if not self._store.sample_buffers:
             return
         self._note(rows)
-        for reservation in [reservation for reservation in self._reservations if self._is_over(reservation)]:
+        for reservation in list(self._reservations):
+            if not (is_complete := self._is_complete(reservation)) and not self._is_given_up(reservation):
+                continue
             self._reservations.remove(reservation)
             self._free.append(reservation.buffer)
-            self._collect(reservation)
+            if is_complete:
+                self._collect(reservation)
+            elif reservation.worker != ANY_WORKER:
+                self._given_up[reservation.worker] += 1
+                self._absent.add(reservation.worker)
         self._reserve()
 
     def _note(self, rows: Sequence[np.ndarray]) -> None:
@@ -102,6 +113,7 @@ class UpdateSampler:
             workers, steps = of_shard["worker"].astype(np.int64), of_shard["step"].astype(np.int64)
             for worker in np.unique(workers).tolist():
                 self._sampled.setdefault(worker, 0)
+                self._absent.discard(worker)
                 if self._is_new:
                     self._first_steps.setdefault(worker, int(steps[workers == worker][0]))
             for reservation in self._reservations:
@@ -113,17 +125,17 @@ class UpdateSampler:
                     chosen = np.flatnonzero((workers == reservation.worker) & (steps >= reservation.first))[:1]
                 reservation.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
-    def _is_over(self, reservation: _Reservation) -> bool:
-        """Return whether every shard has applied the update for which a buffer is reserved.
-
-        After `GIVEN_UP_AFTER` further updates, return True even if a shard has not applied it.
-        """
+    def _is_complete(self, reservation: _Reservation) -> bool:
+        """Return whether every shard has applied the update for which a buffer is reserved."""
         fewest = min(map(len, reservation.rows))
         if self._steps_per_update == 1:
-            is_applied = fewest > 0
-        else:
-            is_applied = fewest >= self._fewest and self._progress.applied > reservation.first
-        return is_applied or self._progress.applied > reservation.first + GIVEN_UP_AFTER
+            return fewest > 0
+        return fewest >= self._fewest and self._progress.applied > reservation.first
+
+    def _is_given_up(self, reservation: _Reservation) -> bool:
+        """Return whether so many updates were applied since that the reserved one is not expected any more."""
+        patience = PATIENCE * max(1, len(self._sampled)) * 2 ** min(6, self._given_up[reservation.worker])
+        return self._progress.applied > reservation.first + patience
 
     def _collect(self, reservation: _Reservation) -> None:
         """Write the sampled update of a buffer if every shard has kept its part of the update."""
@@ -133,16 +145,15 @@ class UpdateSampler:
             return
         if not all(map(self._belong_together, shards, rows)):
             return  # the step was handed out again, or the buffer was reserved too late
+        if not all(np.isfinite(row[name]) for of_shard in rows for row in of_shard.values() for name in REMAINDERS):
+            return  # the training has diverged
         gradients = [
             SampledGradient(
                 step=step,
                 worker=int(row["worker"]),
                 examples=int(row["examples"]),
                 learning_rate=float(row["learning_rate"] * row["rate_factor"]),
-                remainders=sum(
-                    math.hypot(*(of_shard[step][name] for of_shard in rows))
-                    for name in ("remainder_before", "remainder_after")
-                ),
+                remainders=sum(math.hypot(*(of_shard[step][name] for of_shard in rows)) for name in REMAINDERS),
                 first_of_worker=self._first_steps.get(int(row["worker"])) == step,
             )
             for step, row in sorted(rows[0].items())
@@ -200,14 +211,16 @@ class UpdateSampler:
     def _worker_to_sample(self) -> int | None:
         """Return the worker with the fewest sampled updates if these are too few; None if all workers have enough.
 
-        If every worker takes part in each update, return ANY_WORKER instead of a worker.
+        Absent workers do not count, so that they do not keep the buffers from the others. If every worker takes part in
+        each update, return ANY_WORKER instead of a worker.
         """
         under_way = Counter(reservation.worker for reservation in self._reservations)
-        enough = ENOUGH_OF_A_WORKER if min(self._sampled.values(), default=0) and self.is_cheap() else 1
+        sampled = {worker: count for worker, count in self._sampled.items() if worker not in self._absent}
+        fewest = min(sampled.values(), default=0)
+        enough = ENOUGH_OF_A_WORKER if fewest and self.is_cheap() else 1
         if not self._one_worker_each:
-            lacks = min(self._sampled.values(), default=0) < enough
-            return ANY_WORKER if lacks and not under_way[ANY_WORKER] else None
-        counts = {worker: count + 2 * under_way[worker] for worker, count in self._sampled.items()}
+            return ANY_WORKER if fewest < enough and not under_way[ANY_WORKER] else None
+        counts = {worker: count + 2 * under_way[worker] for worker, count in sampled.items()}
         worker = min(counts, key=lambda index: (counts[index], index), default=None)
         return worker if worker is not None and counts[worker] < enough else None
 

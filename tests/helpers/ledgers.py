@@ -35,11 +35,14 @@ def random_rows(count: int, seed: int = 0) -> np.ndarray:
     return table.view(ROW).reshape(-1)
 
 
-def write_journal(path: Path, rows: np.ndarray) -> list[JournalPart]:
-    """Write a journal with exactly `rows` to `path`, and return it as the history of a shard."""
+def write_journal(path: Path, rows: np.ndarray, checksum: int = 0) -> list[JournalPart]:
+    """Write a journal with exactly `rows` to `path`, and return it as the history of a shard.
+
+    `checksum`: the checksum of the last row of the previous leader.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    journal = Journal(path)
+    journal = Journal(path, checksum)
     journal.append(rows)
     journal.flush()
     journal.close()

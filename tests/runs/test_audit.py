@@ -268,6 +268,38 @@ def test_a_value_that_no_row_can_have_is_a_problem_though_its_checksum_is_right(
     assert f"in column '{column}'" in proof.problems[0]
 
 
+@pytest.mark.parametrize("column", ["remainder_before", "remainder_after"])
+def test_a_diverged_training_may_have_pushes_whose_remainders_are_not_numbers(run, column):
+    for rows in run.rows:
+        rows[column][5] = np.nan
+    assert run.proof().problems == []
+
+
+def pushes(before, after):
+    """Return rows of one process whose pushes have these remainders before and after them."""
+    return rows_of(range(len(before)), version=np.arange(1, len(before) + 1), pid=9, remainder_before=before,
+                   remainder_after=after)  # fmt: skip
+
+
+def audit_of(*journals, rows):
+    counts = np.array([[{"version": rows, "accepted": rows}.get(name, 0) for name in COUNTS]])
+    return audit([journals], counts, ONE, StepSet(rows), rows)
+
+
+def test_a_push_that_lacks_what_the_previous_one_left_out_is_a_problem(tmp_path):
+    (part,) = write_journal(tmp_path / "journal", pushes([0, 0.5, 0], [0.5, 0.7, 0.4]))
+    assert audit_of(part, rows=3).problems == [
+        "shard 0: row 2: step 2 has remainder_before 0, but the worker's previous push had left out 0.7"
+    ]
+
+
+def test_a_process_that_lives_through_a_change_of_leaders_begins_anew_with_what_it_leaves_out(tmp_path):
+    rows = pushes([0, 0.5, 0, 0.4], [0.5, 0.7, 0.4, 0.6])
+    (first,) = write_journal(tmp_path / "first", rows[:2])
+    (second,) = write_journal(tmp_path / "second", rows[2:], first.checksum)
+    assert audit_of(first, second, rows=4).problems == []
+
+
 WORKERS = [0, 1, 3, 2, 4, 0]
 OF_MORE = {"worker": WORKERS, "rate_factor": FactorsOfRates(3).read(np.array(WORKERS))}
 

@@ -25,7 +25,7 @@ from ps_cluster.server import samples
 from ps_cluster.server.store import StepPush
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.sampling import ENOUGH_OF_A_WORKER, UpdateSampler
+from ps_cluster.training.sampling import ENOUGH_OF_A_WORKER, PATIENCE, UpdateSampler
 from tests.helpers.stores import LENGTH, eagerly, make_store, row
 from tests.helpers.waiting import identity
 
@@ -79,6 +79,43 @@ def test_the_next_updates_of_each_worker_are_sampled_until_there_are_enough(tmp_
     training.run(range(40))
     workers = [worker for sample in training.files for worker in sample.header.workers]
     assert sorted(workers) == sorted(list(range(3)) * ENOUGH_OF_A_WORKER)
+
+
+@eagerly()
+def test_a_worker_that_never_pushes_does_not_keep_the_only_buffer_from_the_others(tmp_path):
+    training = Training(tmp_path, shards=1, steps=1_000, length=400_000)
+    assert training.store.sample_buffers == 1
+    for step in range(3 * PATIENCE + 20):
+        training.pull(step, worker=1 + step % 2)
+        training.push(step)
+        training.poll()
+    assert [sample.header.workers for sample in training.files][:2] == [[1], [2]]
+
+
+@eagerly()
+def test_a_slow_worker_whose_sample_was_given_up_is_sampled_later(tmp_path):
+    training = Training(tmp_path, shards=1, steps=1_000, length=400_000)
+    sampled = []
+    for step in range(9 * PATIENCE):
+        is_turn_of_slow_one = step % (4 * PATIENCE) == 4 * PATIENCE - 1
+        training.pull(step, worker=0 if is_turn_of_slow_one else 1 + step % 2)
+        training.push(step)
+        training.poll()
+        sampled.append([0] in [sample.header.workers for sample in training.files])
+    assert not sampled[7 * PATIENCE] and sampled[-1], "the first sample was given up, the second one was not"
+
+
+@eagerly()
+def test_an_update_whose_remainders_are_not_numbers_is_not_sampled(tmp_path):
+    training = Training(tmp_path, workers=1, shards=1)
+    columns = np.stack([row()])
+    columns[:, WORKER_COLUMNS.index("remainder_after")] = np.nan
+    training.pull(0, worker=0)
+    training.push(0, tf.constant(columns))
+    training.poll()
+    training.run(range(1, 4))
+    sampled = [sample.header.gradients[0].step for sample in training.files]
+    assert len(sampled) == ENOUGH_OF_A_WORKER and 0 not in sampled
 
 
 @eagerly()
