@@ -214,7 +214,7 @@ class Saver:
         if self._config.evaluation.after_training:
             return ALL
         waiting = self._waiting_checkpoints()
-        largest = max((state.path.stat().st_size for state in waiting), default=0)
+        largest = max((_size_of(state.path) for state in waiting), default=0)
         room = MOST_WAITING_BYTES // largest if largest else 0
         # + 1 for the checkpoint that is to be written
         return max(self._config.checkpoints.keep, min(len(waiting) + 1, room))
@@ -264,7 +264,10 @@ class Saver:
         """
         aligned = self._save(self._run_dir.checkpoints)
         if aligned or self._config.shards == 1:  # otherwise fewer servers may need an aligned snapshot to continue from
-            checkpoints.remove_all(self._run_dir.snapshots, self._term)
+            try:
+                checkpoints.remove_all(self._run_dir.snapshots, self._term)
+            except OSError as error:
+                self._notify(DISK_REFUSES(f"the training is complete, but its snapshots can't be removed: {error}"))
 
     def _save(self, directory: Path) -> bool:
         """Save the state. Return whether an aligned state of several shards was saved.
@@ -403,6 +406,14 @@ def check_disk(
             f"keeps {kept} states of {state_bytes / 1e9:.2f} GB each, but '{run_dir.root}' has room for only "
             f"{room / 1e9:.2f} GB: keep fewer checkpoints, or choose another run directory"
         )
+
+
+def _size_of(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it can't be read, or another process has removed it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def all_finite(values: np.ndarray) -> bool:

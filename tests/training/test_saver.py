@@ -336,6 +336,18 @@ def test_the_last_checkpoint_replaces_the_snapshots_or_fails_loudly(saving):
         saving.saver.save_last()
 
 
+def test_snapshots_that_can_not_be_removed_do_not_fail_a_complete_training(saving, monkeypatch):
+    saving(4)
+
+    def refuse(path):
+        raise OSError("refused")
+
+    monkeypatch.setattr(checkpoints, "remove", refuse)
+    saving.saver.save_last()
+    assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
+    assert saving.said == ["the training is complete, but its snapshots can't be removed: refused"]
+
+
 def test_a_leader_that_wakes_up_late_leaves_the_snapshots_of_its_successor(tmp_path):
     config, run_dir = build_config(), RunDir.create(tmp_path / "run")
     progress = Trained(RunProgress(config, 100), applied=1)
