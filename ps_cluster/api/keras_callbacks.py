@@ -22,6 +22,7 @@ from ps_cluster.models.flat import assign
 from ps_cluster.private_names import given_to_compile, wrapped_function_of
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoint_arrays import KEYED
 from ps_cluster.runs.journal import JournalTail
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
@@ -337,7 +338,7 @@ class CallbackCaller:
         except checkpoints.CheckpointGone:
             return False
         weights, statistics = (np.asarray(arrays[name]) for name in ("weights", "statistics"))
-        assign(self._model, weights, statistics, arrays.get(checkpoints.KEYED))
+        assign(self._model, weights, statistics, arrays.get(KEYED))
         return True
 
 

@@ -29,7 +29,8 @@ from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import import_tensorflow
-from ps_cluster.runs.checkpoints import KEYED, Checkpoint
+from ps_cluster.runs.checkpoint_arrays import KEYED
+from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.predictions import Predictions
 from ps_cluster.runs.run_dir import RunDir
 

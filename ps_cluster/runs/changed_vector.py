@@ -26,7 +26,7 @@ class ChangedVector:
     """A vector, float32 [n], of a snapshot that holds only the numbers that have changed since a full snapshot.
 
     The other numbers are read from that full snapshot. Indexing the vector with a slice returns this part as an array,
-    so the whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
+    so the whole vector need not be in memory. `shape` and `dtype` describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
@@ -46,13 +46,9 @@ class ChangedVector:
                 "the ranges of changed numbers do not fit the full state, or their total length is not the number of "
                 "changed numbers"
             )
-        self.shape = full.shape
+        self.shape, self.dtype = full.shape, full.dtype
         self._full, self._ranges, self._values = full, ranges, values
         self._indices = np.concatenate([[0], np.cumsum(lengths)])  # where each range begins in `values`, and the end
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
     def __getitem__(self, block: slice) -> np.ndarray:
         begin, end, _ = block.indices(len(self._full))

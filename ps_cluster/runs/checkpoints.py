@@ -34,6 +34,9 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.notices import Notify
 from ps_cluster.runs.changed_vector import ChangedVector
+from ps_cluster.runs.checkpoint_arrays import CHANGED, form_of
+from ps_cluster.runs.checkpoint_arrays import COUNTERS as COUNTERS  # for training/run_progress.py
+from ps_cluster.runs.checkpoint_arrays import WAITING as WAITING
 from ps_cluster.runs.dataset_rows import Kind
 from ps_cluster.runs.journal import CountedWork
 from ps_cluster.runs.result_rows import TrainingOutcome
@@ -45,27 +48,6 @@ ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})(?:-since-(\d{9,}))?\.safetensors")
-# The names of a checkpoint's arrays.
-WEIGHTS, STATISTICS = "weights", "statistics"
-SLOT = "slot_"  # prefix of slots with a number for each weight
-ACCEPTED_STEPS = "accepted_steps"
-COUNTERS = "counts"  # the counters of each shard
-WAITING = "waiting"  # ledger rows of steps that some shards have not accepted yet
-KEYED = "keyed"  # the keys and the rest of the bookkeeping of all dynamic embedding tables (server/keyed_tables.py)
-CHANGED = "changed"  # the positions, as ranges, of the weights and slots that a snapshot of changed rows holds
-BY_SHARD = (ACCEPTED_STEPS, COUNTERS)  # arrays that have a row for each shard
-ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
-# For each array, its dtype and the numbers of axes that it may have.
-KNOWN = {
-    WEIGHTS: (np.float32, (1,)),
-    STATISTICS: (np.float32, (1,)),
-    ACCEPTED_STEPS: (np.int64, (2,)),
-    COUNTERS: (np.int64, (2,)),
-    WAITING: (np.float64, (2,)),
-    KEYED: (np.int64, (1,)),
-    CHANGED: (np.int64, (2,)),
-}
-KNOWN_SLOT = np.float32, (1, 2)  # one number for each weight or for each shard, or several rows of such numbers
 
 
 class CheckpointError(UserError):
@@ -413,28 +395,17 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
     changed = {
         name: ChangedVector(_array(full.arrays, name), ranges, values)
         for name, values in found.arrays.items()
-        if has_number_per_weight(name)
+        if form_of(name).has_number_per_weight
     }
     others = {name: array for name, array in found.arrays.items() if name not in changed and name != CHANGED}
     return replace(found, arrays=others, changed=changed)
 
 
-def has_number_per_weight(name: str) -> bool:
-    """Return whether an array has one or more numbers for each weight.
-
-    True for the weights themselves, and for the slots whose names begin with `SLOT`.
-    """
-    return name == WEIGHTS or name.startswith(SLOT)
-
-
 def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in arrays:
         raise Malformed(f"it has no array '{name}'")
-    array = arrays[name]
-    known = KNOWN_SLOT if name.startswith((SLOT, ONE_PER_SHARD)) else KNOWN.get(name)
-    if known and (array.dtype != known[0] or array.ndim not in known[1]):
-        raise Malformed(f"array '{name}' has the wrong dtype or shape: {array.dtype} {list(array.shape)}")
-    return array
+    form_of(name).check(name, arrays[name])
+    return arrays[name]
 
 
 def newest_first(directories: Iterable[Path]) -> list[Path]:

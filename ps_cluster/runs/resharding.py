@@ -15,21 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.notices import ignore
-from ps_cluster.runs.checkpoints import (
-    ACCEPTED_STEPS,
-    BY_SHARD,
-    COUNTERS,
-    ONE_PER_SHARD,
-    WAITING,
-    Checkpoint,
-    CheckpointError,
-    load_to_resume,
-)
+from ps_cluster.runs.checkpoint_arrays import ACCEPTED_STEPS, COUNTERS, LEDGER, WAITING, form_of
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, load_to_resume
 from ps_cluster.runs.ledger import COUNTS
 
 Arrays = Mapping[str, np.ndarray]
 
-LEDGER = {COUNTERS, ACCEPTED_STEPS, WAITING}  # the arrays that a resumed training needs in addition to its parameters
 _SAME_ON_ALL_SHARDS = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
@@ -60,14 +51,5 @@ def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
     before = len(checkpoint.arrays[COUNTERS])
     if shards == before:
         return checkpoint
-    arrays = {name: _resharded(name, array, shards) for name, array in checkpoint.arrays.items()}
+    arrays = {name: form_of(name).resharded(array, shards) for name, array in checkpoint.arrays.items()}
     return replace(checkpoint, arrays=arrays)
-
-
-def _resharded(name: str, array: np.ndarray, shards: int) -> np.ndarray:
-    if name == COUNTERS:  # the numbers of refused and dropped pushes differ between shards; keep the largest
-        return np.repeat(array.max(axis=0, keepdims=True), shards, axis=0)
-    if name in BY_SHARD or name.startswith(ONE_PER_SHARD):
-        # A new shard continues the rows of shard 0 (`journal.history_of`).
-        return array[[index if index < len(array) else 0 for index in range(shards)]]
-    return array

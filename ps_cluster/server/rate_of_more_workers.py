@@ -37,7 +37,9 @@ class RateOfMoreWorkers:
         """
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)  # updates since each worker's last
+        # The number of updates since each worker's last one. When a training is resumed with more workers, the numbers of
+        # the new workers stay NEVER.
+        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:

@@ -25,7 +25,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.checkpoints import ONE_PER_SHARD, SLOT, STATISTICS, WEIGHTS
+from ps_cluster.runs.checkpoint_arrays import BY_SHARD, BY_WEIGHT, STATISTICS, WEIGHTS
 from ps_cluster.runs.ledger import WORKER_COLUMNS, ServerColumns, WorkerColumns
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
@@ -620,21 +620,23 @@ class ParameterShard:
     def state(self) -> dict[str, tf.Variable]:
         """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
-        A subclass may add vectors of any dtype; a single number has the shape [1]. A checkpoint joins the vectors of
+        The name of a variable tells its form in a checkpoint (runs/checkpoint_arrays.py). A subclass may add vectors of
+        any dtype under names without a prefix; a single number has the shape [1]. A checkpoint joins these vectors of
         all shards end to end. If the length of a joined vector depends on the number of parameter servers, a run can't
         be resumed with a different number of servers. Slots do not have this restriction.
         """
         slots = {
-            (f"{SLOT}{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
+            (BY_WEIGHT if variable.shape.rank else BY_SHARD).array_name(name): variable
             for name, variable in self.slots.items()
         }
         if self._rate_factor is not None:
-            slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._rate_factor.slots.items()}
+            slots |= {BY_SHARD.array_name(name): variable for name, variable in self._rate_factor.slots.items()}
         return {WEIGHTS: self.weights, STATISTICS: self.statistics, **slots}
 
-    def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the initial values, float32 [n], of a new worker's row in slots [workers, n].
+    def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Return the row, float32 [n], that a new worker gets in slots [workers, n].
 
-        A worker is new if the restored snapshot does not contain it. `state`: the arrays of the snapshot.
+        None, the default, stands for the slot's first values. A worker is new if the restored snapshot does not contain
+        it. `state`: the arrays of the snapshot.
         """
-        return np.zeros_like(state[WEIGHTS])
+        return None

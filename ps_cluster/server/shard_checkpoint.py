@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ps_cluster.config.lazy import graph, tf
-from ps_cluster.runs.checkpoints import (
-    ACCEPTED_STEPS,
-    COUNTERS,
-    KEYED,
-    ONE_PER_SHARD,
-    SLOT,
-    WEIGHTS,
-    has_number_per_weight,
-)
+from ps_cluster.runs.checkpoint_arrays import ACCEPTED_STEPS, BY_WEIGHT, COUNTERS, KEYED, WEIGHTS, Shape, form_of
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.ordering import after
-from ps_cluster.server.rate_of_more_workers import NEVER
 from ps_cluster.server.table_shard import assign_rows
 from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServer
 
@@ -148,15 +139,18 @@ class ShardCheckpoint:
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
-        return [table.slots.get(name.removeprefix(SLOT)) for table in self._shard.tables]
+        slots = [
+            {BY_WEIGHT.array_name(slot): rows for slot, rows in table.slots.items()} for table in self._shard.tables
+        ]
+        return [of_table.get(name) for of_table in slots]
 
     @property
     def _by_weight(self) -> set[str]:
         """The names of those vectors in `state` that have a number for each weight."""
-        return {name for name in self._shard.state if has_number_per_weight(name)}
+        return {name for name in self._shard.state if form_of(name).has_number_per_weight}
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    def shapes(self) -> dict[str, Shape]:
         """The shape of each array of a snapshot, by name. For the arrays of the ledger, () is a placeholder."""
         rows = sum(table.size for table in self._shard.tables)
         found = {name: tuple(variable.shape) for name, variable in self._shard.state.items()}
@@ -186,15 +180,8 @@ class ShardCheckpoint:
         Call it before any worker pulls or pushes.
         """
         for name, variable in self._shard.state.items():
-            value = state[name]
-            # The number of workers may have changed since the snapshot.
-            if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
-                (workers,) = variable.shape
-                value = np.concatenate([value[:workers], np.full(max(0, workers - len(value)), NEVER, np.float32)])
-            elif variable.shape.rank == 2:  # a row for each worker
-                newcomers = np.tile(self._shard.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
-                value = np.concatenate([value[: variable.shape[0]], newcomers])
-            variable.assign(value)
+            has_rows = form_of(name).has_row_per_worker(variable.shape.rank)
+            variable.assign(self._for_workers(name, variable, state) if has_rows else state[name])
         for table in self._shard.tables:
             table.after_restore()
         if keyed := self._keyed:
@@ -204,3 +191,18 @@ class ShardCheckpoint:
         for counter, count in zip(self._shard.counters, state[COUNTERS], strict=True):
             counter.assign(count)
         self._shard.history.restart(self._shard.version)
+
+    def _for_workers(self, name: str, variable: tf.Variable, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Return an array that has a row or a number for each worker.
+
+        The number of workers may have changed since the snapshot. See `Form.has_row_per_worker`.
+        """
+        saved, workers = state[name], variable.shape[0]
+        if workers <= len(saved):
+            return saved[:workers]
+        row = self._shard.row_of_newcomer(state) if form_of(name).has_number_per_weight else None
+        if row is not None:
+            return np.concatenate([saved, np.tile(row, [workers - len(saved), 1])])
+        with tf.device(self._shard.device):  # otherwise the whole variable would be sent to this process
+            first_values = variable[len(saved) :]
+        return np.concatenate([saved, first_values.numpy()])

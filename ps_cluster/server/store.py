@@ -23,7 +23,7 @@ from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.models.keyed_rows import KeyedTableLayout
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.changed_vector import ChangedVector, ranges_of
-from ps_cluster.runs.checkpoints import BY_SHARD, CHANGED, KEYED, ONE_PER_SHARD, has_number_per_weight
+from ps_cluster.runs.checkpoint_arrays import CHANGED, Shape, form_of
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
@@ -315,7 +315,7 @@ class ParameterStore:
             accepted_steps: int64 [ps, 1 + k]. The row of a shard begins with `closed`. Then follows id + 1 for each
               accepted step whose id is at least `closed`. Zeros, which stand for no step, fill the rest of the row.
             counts: int64 [ps, len(COUNTS)].
-            keyed: int64 [k], see `KEYED`; only if there are dynamic embedding tables.
+            keyed: int64 [k], see `checkpoint_arrays.KEYED`; only if there are dynamic embedding tables.
             changed: int64 [k, 2], ranges of the network's vector; only with `extent` CHANGED and embedding tables.
           With embedding tables, the weights and slots are `Pieces`.
         """
@@ -372,31 +372,27 @@ class ParameterStore:
         return list(self._pool.map(call, self.shards, values))
 
     def restore(self, arrays: Mapping[str, np.ndarray | ChangedVector]) -> None:
-        """Restore all shards from the arrays of a `snapshot`.
+        """Restore all shards from the arrays of a checkpoint. Arrays that shards do not hold are left out.
 
         Raises:
           UserError: the arrays belong to another network, optimizer or number of parameter servers.
         """
-        shapes = [shard.checkpoint.shapes for shard in self.shards]
-        # For an array with an entry for each shard, the number of shards; for a vector, its rank and length.
-        expected = {
-            name: (len(shapes),) if _is_by_shard(name) else (len(shape), sum(of_shard[name][-1] for of_shard in shapes))
-            for name, shape in shapes[0].items()
-        }
-        sizes = {
-            name: array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
-            for name, array in arrays.items()
-        }
+        arrays = {name: array for name, array in arrays.items() if form_of(name).is_of_shards}
+        of_shards = [shard.checkpoint.shapes for shard in self.shards]
+        shapes = {name: [of_shard[name] for of_shard in of_shards] for name in of_shards[0]}
+        expected = {name: form_of(name).sizes(form_of(name).joined_shape(parts)) for name, parts in shapes.items()}
+        sizes = {name: form_of(name).sizes(array.shape) for name, array in arrays.items()}
         if sizes != expected:
             raise UserError(
                 f"the checkpoint does not fit this configuration: its arrays have the sizes {sizes}, not {expected}"
             )
-        parts = {
-            name: list(array[:])
-            if _is_by_shard(name)
-            else self._parts(name, array, [of_shard[name][-1] for of_shard in shapes])
-            for name, array in arrays.items()
-        }
+        for name, variable in self.shards[0].state.items():
+            found, dtype = arrays[name].dtype, np.dtype(variable.dtype.as_numpy_dtype)
+            if found != dtype:
+                raise UserError(
+                    f"the checkpoint does not fit this configuration: its array '{name}' is {found}, not {dtype}"
+                )
+        parts = {name: self._parts(name, array, shapes[name]) for name, array in arrays.items()}
         for index, shard in enumerate(self.shards):
             shard.checkpoint.restore({name: cut[index] for name, cut in parts.items()})
 
@@ -411,10 +407,8 @@ class ParameterStore:
                 joined[name] = self._in_pieces(vectors)
             elif vectors:
                 joined[CHANGED], joined[name] = self._changed_in_pieces(vectors)
-            elif _is_by_shard(name):
-                joined[name] = _stacked(arrays)
             else:
-                joined[name] = self._arrangement_of(name, [array.shape[-1] for array in arrays]).joined(arrays)
+                joined[name] = form_of(name).joined(arrays, self._arrangement)
         return joined
 
     def _in_pieces(self, vectors: Sequence[VectorOnServer]) -> Pieces:
@@ -457,16 +451,16 @@ class ParameterStore:
         shape = (int((ranges[:, 1] - ranges[:, 0]).sum()),)
         return ranges, Pieces(shape, np.dtype(np.float32), lambda: map(values, blocks()))
 
-    def _parts(self, name: str, array: np.ndarray | ChangedVector, lengths: Sequence[int]) -> list[np.ndarray]:
-        """Return each shard's part of a checkpoint's array. `lengths`: the lengths of the parts. Reverses `_joined`.
+    def _parts(self, name: str, array: np.ndarray | ChangedVector, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """Return each shard's part of a checkpoint's array. `shapes`: the shapes of the parts. Reverses `_joined`.
 
         If there are embedding tables, this method itself restores their rows. The returned parts do not contain rows.
         """
-        arrangement = self._arrangement_of(name, lengths)
-        if arrangement is not self._arrangement or not self.shards[0].tables:
-            return arrangement.cut(array[:])
+        form = form_of(name)
+        if not (form.has_number_per_weight and self.shards[0].tables):
+            return form.cut(array[:], shapes, self._arrangement)
         dense = [np.empty(length, np.float32) for length in self._weight_lengths]
-        for block in arrangement.blocks():
+        for block in self._arrangement.blocks():
             for shard, place, rows in block.parts:
                 values = rows.take(array[block.begin : block.end])
                 if place < len(dense[shard]):
@@ -474,12 +468,6 @@ class ParameterStore:
                 else:
                     self.shards[shard].checkpoint.restore_rows(name, place, values)
         return dense
-
-    def _arrangement_of(self, name: str, lengths: Sequence[int]) -> Arrangement:
-        """Return the arrangement of the shards' parts in a checkpoint's array. `lengths`: the lengths of the parts."""
-        if name == KEYED and self._arrangement.keyed is not None:
-            return self._arrangement.keyed
-        return self._arrangement if has_number_per_weight(name) else contiguous(lengths)
 
 
 def _check_state(shard: ParameterShard) -> None:
@@ -494,19 +482,7 @@ def _check_state(shard: ParameterShard) -> None:
                 f"last axis has a number for each of the shard's {weights} weights; let `state` return this variable instead"
             )
     for name, variable in shard.state.items():
-        if not variable.shape.rank and not _is_by_shard(name):
+        if not variable.shape.rank and not form_of(name).takes_single_numbers:
             raise UserError(
                 f"{owner}.state: '{name}' is a single number: give it the shape [1], or let `slots` return it"
             )
-
-
-def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return one array whose rows are the given arrays, each padded with zeros at the end."""
-    if arrays[0].ndim == 0:
-        return np.stack(arrays)
-    longest = max(map(len, arrays))
-    return np.stack([np.pad(array, (0, longest - len(array))) for array in arrays])
-
-
-def _is_by_shard(name: str) -> bool:
-    return name in BY_SHARD or name.startswith(ONE_PER_SHARD)

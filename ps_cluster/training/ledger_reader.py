@@ -11,7 +11,7 @@ import numpy as np
 
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Notify
-from ps_cluster.runs.checkpoints import WAITING
+from ps_cluster.runs.checkpoint_arrays import WAITING
 from ps_cluster.runs.journal import Journal, JournalNotWritten, JournalPart
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.run_dir import log_line

@@ -17,18 +17,11 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints, journal, step_set
-from ps_cluster.runs.checkpoints import (
-    ACCEPTED_STEPS,
-    COUNTERS,
-    WAITING,
-    Checkpoint,
-    CheckpointError,
-    ProgressState,
-    StatesUnreadable,
-)
+from ps_cluster.runs.checkpoint_arrays import ACCEPTED_STEPS, COUNTERS, LEDGER, WAITING
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, ProgressState, StatesUnreadable
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, counts_of, rows_of
-from ps_cluster.runs.resharding import LEDGER, is_aligned
+from ps_cluster.runs.resharding import is_aligned
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import MOST_OPEN, StepSet
 from ps_cluster.training.agreement import facts_of_data, text_of

@@ -20,7 +20,8 @@ from ps_cluster.files.json_rows import last_row, read_rows
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import COUNTERS, WEIGHTS, CheckpointMeta, FullState
+from ps_cluster.runs.checkpoint_arrays import COUNTERS, WEIGHTS
+from ps_cluster.runs.checkpoints import CheckpointMeta, FullState
 from ps_cluster.runs.dataset_rows import Kind
 from ps_cluster.runs.journal import CountedWork, JournalNotWritten, counted_work
 from ps_cluster.runs.ledger import counts_of

@@ -9,6 +9,7 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs import checkpoints, ledger_csv, resharding
+from ps_cluster.runs.checkpoint_arrays import COUNTERS
 from ps_cluster.runs.journal import Journal, JournalDamaged, JournalPart, history_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
@@ -82,7 +83,7 @@ class SessionStart:
     def continue_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
         """Continue from a checkpoint, or begin anew if it is None. Also restart the clock. Call this before `build`."""
         if checkpoint is not None:
-            before, now = len(checkpoint.arrays[checkpoints.COUNTERS]), self.config.shards
+            before, now = len(checkpoint.arrays[COUNTERS]), self.config.shards
             if now != before:
                 log_line(f"parameter servers: {now} instead of {before}, from step {checkpoint.step:,} on")
             checkpoint = resharding.resharded(checkpoint, now)
@@ -119,8 +120,7 @@ class SessionStart:
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
             check_network(self.resumed, store.layout)
-            arrays = {name: a for name, a in self.resumed.arrays.items() if name != checkpoints.WAITING}
-            store.restore({**arrays, **self.resumed.changed})
+            store.restore({**self.resumed.arrays, **self.resumed.changed})
         return Session(self, store, compute)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ps_cluster.models.keyed_rows import EMPTY, KeyedTableLayout
 from ps_cluster.notices import LogLine
-from ps_cluster.runs.checkpoints import KEYED
+from ps_cluster.runs.checkpoint_arrays import KEYED
 from ps_cluster.runs.logs import ROWS_END
 from ps_cluster.runs.result_rows import KeyedUse
 

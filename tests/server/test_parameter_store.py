@@ -249,7 +249,7 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
     for shards in (1, 3, 2):
         assert is_aligned(found.arrays)
         store, found = make(shards), resharded(found, shards)
-        store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
+        store.restore(found.arrays)
         found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})
     assert found.arrays.keys() == begun.arrays.keys()
     assert all(array.tobytes() == begun.arrays[name].tobytes() for name, array in found.arrays.items())
@@ -265,10 +265,41 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
     ],
 )  # fmt: skip
 def test_state_of_a_users_shard_that_no_checkpoint_can_hold_is_told_before_training(kind, value, told):
-    def own(shard):
-        return getattr(super(made, shard), kind) | {"own": tf.Variable(value)}
-
-    made = type("Own", (ParameterShard,), {kind: property(own)})
     with pytest.raises(UserError) as error:
-        make_store(kind=made)
+        make_store(kind=shard_with(value, kind))
     assert str(error.value) == told
+
+
+def shard_with(value, hook="state"):
+    """Return a class of shards whose `state` or `slots` has a variable "own" with this first value."""
+
+    def own(shard):
+        if not hasattr(shard, "own"):
+            shard.own = tf.Variable(value)
+        return getattr(super(made, shard), hook) | {"own": shard.own}
+
+    made = type("Own", (ParameterShard,), {hook: property(own)})
+    return made
+
+
+@eagerly()
+def test_a_users_array_of_another_dtype_is_refused():
+    saved = state_of(make_store(2, kind=shard_with(np.array([1.5, 2.5]))))
+    told = "the checkpoint does not fit this configuration: its array 'own' is float64, not int64"
+    with pytest.raises(UserError, match=told):
+        make_store(2, kind=shard_with(np.array([1, 2]))).restore(saved)
+
+
+@eagerly()
+@pytest.mark.parametrize(
+    ("saved", "first", "expected"),
+    [
+        ([1, 2, 3], [0, 0, 0], [1, 2, 3]),
+        ([[1, 2]], [[6, 7], [8, 9]], [[1, 2], [8, 9]]),
+        ([[1, 2], [3, 4]], [[6, 7]], [[1, 2]]),
+    ],
+)
+def test_a_users_array_is_restored_and_new_workers_have_the_first_values_of_their_rows(saved, first, expected):
+    store = make_store(2, kind=shard_with(first))
+    store.restore(state_of(make_store(2, kind=shard_with(saved))))
+    assert [shard.own.numpy().tolist() for shard in store.shards] == [expected] * 2

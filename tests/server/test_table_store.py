@@ -11,7 +11,8 @@ from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces, open_tensors
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, flatten
-from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, has_number_per_weight, load, save
+from ps_cluster.runs.checkpoint_arrays import form_of
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, load, save
 from ps_cluster.runs.resharding import is_aligned, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.initial_state import InitialState
@@ -216,7 +217,7 @@ def test_a_restored_store_continues_with_the_same_bits_also_on_another_number_of
     for servers in (1, 3, 2):
         assert is_aligned(found.arrays)
         stored, found = Stored(servers, rule), resharded(found, servers)
-        stored.store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
+        stored.store.restore(found.arrays)
         found = Checkpoint(4, stored.state | {"waiting": found.arrays["waiting"]})
     assert found.arrays.keys() == begun.arrays.keys()
     assert all(array.tobytes() == begun.arrays[name].tobytes() for name, array in found.arrays.items())
@@ -244,7 +245,7 @@ def test_a_full_state_and_the_rows_that_have_changed_since_make_the_same_bits_on
     (path,) = tmp_path.glob("*-since-000000001.safetensors")
     _, in_file = open_tensors(path, CheckpointHeader)
     assert len(in_file["weights"]) == changed and found.changed.keys() == {
-        n for n in expected if has_number_per_weight(n)
+        n for n in expected if form_of(n).has_number_per_weight
     }
 
 

@@ -29,7 +29,7 @@ from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.runs.checkpoints import WEIGHTS
+from ps_cluster.runs.checkpoint_arrays import WEIGHTS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import Answer, ParameterShard, Push

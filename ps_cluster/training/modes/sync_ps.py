@@ -13,7 +13,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, ModeSettings, Synchrony, Waits
 from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
 from ps_cluster.models.rows import Rows
-from ps_cluster.runs.checkpoints import SLOT
+from ps_cluster.runs.checkpoint_arrays import BY_WEIGHT
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.shard import APPLIED, Push, Tick
@@ -95,7 +95,8 @@ class RoundShard(WaitingShard):
 
     @property
     def state(self) -> dict[str, tf.Variable]:
-        sums = {f"{SLOT}sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
+        gradient_sum = {BY_WEIGHT.array_name("sum"): self._sum}
+        sums = gradient_sum | {"fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super().state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
 
     def on_tick(self, tick: Tick) -> list[tf.Operation]:
