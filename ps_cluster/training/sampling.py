@@ -134,7 +134,7 @@ class UpdateSampler:
 
     def _is_given_up(self, reservation: _Reservation) -> bool:
         """Return whether so many updates were applied since that the reserved one is not expected any more."""
-        patience = PATIENCE * max(1, len(self._sampled)) * 2 ** min(6, self._given_up[reservation.worker])
+        patience = PATIENCE * max(1, len(self._sampled)) << min(6, self._given_up[reservation.worker])
         return self._progress.applied > reservation.first + patience
 
     def _collect(self, reservation: _Reservation) -> None:
