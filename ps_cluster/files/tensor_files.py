@@ -29,6 +29,7 @@ MOST_TABLE_BYTES = 2**24  # the limit for the table at the beginning of the file
 _DTYPES = {code: np.dtype(name) for code, name in {
     "BOOL": "bool", "U8": "uint8", "I32": "int32", "I64": "int64", "F32": "float32", "F64": "float64",
 }.items()}  # fmt: skip
+DTYPES = frozenset(_DTYPES.values())  # the dtypes that an array may have
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _HEADER, _CHECKSUMS = "header", "crc32"  # the keys of the two texts in the file's metadata
 _LENGTH = struct.Struct("<Q")  # the length of the table, at the beginning of the file

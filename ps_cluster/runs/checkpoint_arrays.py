@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = "tuple[int, ...]"
 
+NAME_PATTERN = r"^[a-z0-9_]{1,60}$"
 # The names of the arrays.
 WEIGHTS, STATISTICS = "weights", "statistics"
 ACCEPTED_STEPS = "accepted_steps"

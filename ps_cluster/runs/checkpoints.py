@@ -34,7 +34,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.notices import Notify
 from ps_cluster.runs.changed_vector import ChangedVector
-from ps_cluster.runs.checkpoint_arrays import CHANGED, form_of
+from ps_cluster.runs.checkpoint_arrays import CHANGED, NAME_PATTERN, form_of
 from ps_cluster.runs.checkpoint_arrays import COUNTERS as COUNTERS  # for training/run_progress.py
 from ps_cluster.runs.checkpoint_arrays import WAITING as WAITING
 from ps_cluster.runs.dataset_rows import Kind
@@ -144,7 +144,7 @@ class CheckpointHeader(Row):
     step: Count
     meta: CheckpointMeta
     since: FullState | None = None
-    arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]], Field(max_length=100)]
+    arrays: Annotated[list[Annotated[str, Field(pattern=NAME_PATTERN)]], Field(max_length=100)]
 
 
 class EndedMark(Row):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER
 from ps_cluster.config.lazy import tf
 from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR
 from ps_cluster.server.ordering import after
@@ -28,18 +29,13 @@ class RateOfMoreWorkers:
     Create it on the shard's device, and call it in the shard's critical section.
     """
 
-    def __init__(self, workers: int, most_workers: int):
-        """Create the state.
-
-        Args:
-          workers: W, the number of workers with which training begins.
-          most_workers: the largest number of workers that there may be.
-        """
+    def __init__(self, workers: int):
+        """Create the state. `workers`: W, the number of workers with which training begins."""
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        # The number of updates since each worker's last one. When a training is resumed with more workers, the numbers of
-        # the new workers stay NEVER.
-        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)
+        # The number of updates since each worker's last one. There are as many numbers as a cluster may ever have workers:
+        # if a training is resumed with fewer workers, those that left count until they are too old, as in the proof.
+        self._ages = tf.Variable(tf.fill([MOST_WORKERS_OF_A_CLUSTER], NEVER), trainable=False)
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:
@@ -48,8 +44,8 @@ class RateOfMoreWorkers:
         Args:
           worker: int64 [], the worker whose gradient the update applies.
         """
-        most_workers = self._ages.shape[0]
-        ages = tf.where(tf.range(most_workers, dtype=tf.int64) == worker, 0.0, self._ages.read_value() + 1)
+        workers = tf.range(MOST_WORKERS_OF_A_CLUSTER, dtype=tf.int64)
+        ages = tf.where(workers == worker, 0.0, self._ages.read_value() + 1)
         begun = self._begun.read_value()
         ever = tf.reduce_sum(tf.cast(ages < NEVER, tf.float32))
         take_part = tf.reduce_sum(tf.cast(ages < TAKES_PART_FOR * tf.maximum(begun, ever), tf.float32))

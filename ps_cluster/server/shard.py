@@ -199,7 +199,7 @@ class ParameterShard:
             # gradients.
             self._gathered = None if every is None else tf.Variable(tf.zeros_like(self.weights), trainable=False)
             lowers_rate = config.chosen_mode.lowers_rate
-            self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
+            self._rate_factor = RateOfMoreWorkers(workers) if lowers_rate else None
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self.weights, updates)
             vectors = [self.weights, self.statistics, *self._correction.of_version]
@@ -620,8 +620,8 @@ class ParameterShard:
     def state(self) -> dict[str, tf.Variable]:
         """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
-        The name of a variable tells its form in a checkpoint (runs/checkpoint_arrays.py). A subclass may add vectors of
-        any dtype under names without a prefix; a single number has the shape [1]. A checkpoint joins these vectors of
+        The name of a variable tells its form in a checkpoint (runs/checkpoint_arrays.py). A subclass may add vectors
+        under names without a prefix; a single number has the shape [1]. A checkpoint joins these vectors of
         all shards end to end. If the length of a joined vector depends on the number of parameter servers, a run can't
         be resumed with a different number of servers. Slots do not have this restriction.
         """

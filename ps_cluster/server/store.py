@@ -7,6 +7,7 @@ the messages on the parameter servers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +20,11 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
-from ps_cluster.files.tensor_files import Pieces
+from ps_cluster.files.tensor_files import DTYPES, Pieces
 from ps_cluster.models.keyed_rows import KeyedTableLayout
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.changed_vector import ChangedVector, ranges_of
-from ps_cluster.runs.checkpoint_arrays import CHANGED, Shape, form_of
+from ps_cluster.runs.checkpoint_arrays import CHANGED, NAME_PATTERN, Shape, form_of
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
@@ -482,6 +483,15 @@ def _check_state(shard: ParameterShard) -> None:
                 f"last axis has a number for each of the shard's {weights} weights; let `state` return this variable instead"
             )
     for name, variable in shard.state.items():
+        if not re.match(NAME_PATTERN, name):
+            raise UserError(
+                f"{owner}.state: got the name '{name}': names in checkpoints, also those of slots, have 1 to 60 lower-case "
+                "letters, digits and underscores"
+            )
+        if np.dtype(variable.dtype.as_numpy_dtype) not in DTYPES:
+            raise UserError(
+                f"{owner}.state: '{name}' is {variable.dtype.name}: checkpoints hold {', '.join(sorted(map(str, DTYPES)))}"
+            )
         if not variable.shape.rank and not form_of(name).takes_single_numbers:
             raise UserError(
                 f"{owner}.state: '{name}' is a single number: give it the shape [1], or let `slots` return it"

@@ -259,6 +259,8 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
     ("kind", "value", "told"),
     [
         ("state", 0, "Own.state: 'own' is a single number: give it the shape [1], or let `slots` return it"),
+        ("state", np.zeros(2, np.float16), "Own.state: 'own' is float16: checkpoints hold bool, float32, float64, "
+         "int32, int64, uint8"),
         ("slots", [0], "Own.slots: 'own' is int32: a slot has to be float32"),
         ("slots", [0.0, 0.0], "Own.slots: 'own' has the shape [2]: a slot is a single number, or its last axis has a "
          "number for each of the shard's 7 weights; let `state` return this variable instead"),
@@ -270,13 +272,18 @@ def test_state_of_a_users_shard_that_no_checkpoint_can_hold_is_told_before_train
     assert str(error.value) == told
 
 
-def shard_with(value, hook="state"):
-    """Return a class of shards whose `state` or `slots` has a variable "own" with this first value."""
+def test_a_name_that_no_checkpoint_can_hold_is_told_before_training():
+    with pytest.raises(UserError, match="^Own.state: got the name 'slot_my-own': names in checkpoints, also those of"):
+        make_store(kind=shard_with(0.0, "slots", "my-own"))
+
+
+def shard_with(value, hook="state", name="own"):
+    """Return a class of shards whose `state` or `slots` has a variable with this first value and name."""
 
     def own(shard):
         if not hasattr(shard, "own"):
             shard.own = tf.Variable(value)
-        return getattr(super(made, shard), hook) | {"own": shard.own}
+        return getattr(super(made, shard), hook) | {name: shard.own}
 
     made = type("Own", (ParameterShard,), {hook: property(own)})
     return made

@@ -26,8 +26,8 @@ def expected_factors(workers, begun=BEGUN):
     return factors[1:]
 
 
-def computed_factors(workers, places=5):
-    rate = RateOfMoreWorkers(BEGUN, places)
+def computed_factors(workers):
+    rate = RateOfMoreWorkers(BEGUN)
     factor = tf.function(rate.factor, autograph=False)
     return [float(factor(tf.constant(worker, tf.int64))) for worker in workers]
 
@@ -68,7 +68,7 @@ def test_the_proof_computes_the_same_factors_from_the_rows_by_another_way():
     workers = np.concatenate([draw.integers(0, count, 300) for count in (3, 5, 4, 1, 9, 2)])
     once = FactorsOfRates(BEGUN).read(workers)
     assert once == pytest.approx(expected_factors(workers), rel=1e-9) and once.min() == pytest.approx(1 / 9)
-    assert once == pytest.approx(computed_factors(workers, places=9), rel=1e-4)
+    assert once == pytest.approx(computed_factors(workers), rel=1e-4)
     in_pieces = FactorsOfRates(BEGUN)
     pieces = [in_pieces.read(piece) for piece in np.split(workers, [1, 299, 700, 1100])]
     assert np.concatenate(pieces) == pytest.approx(once, rel=1e-9)
@@ -104,6 +104,20 @@ def test_a_training_that_is_resumed_with_more_workers_has_the_rate_of_one_that_i
     push(more, [0, 3, 4, 1], first=3)
     factors = ledger_of(more)[0][0]["rate_factor"]
     assert factors[-4:] == pytest.approx(expected_factors([*TURN, 0, 3, 4, 1])[-4:], rel=1e-5) and factors[-1] < 0.4
+
+
+@eagerly()
+def test_a_training_that_is_resumed_with_fewer_workers_has_the_factors_that_the_proof_expects():
+    first = make_store(rule="sgd", values={"cluster.workers": 2, "cluster.max_workers": 4})
+    before = [0, 1, 2, 3] * 3
+    push(first, before)
+    fewer = make_store(rule="sgd", values={"cluster.workers": 2})
+    fewer.restore(state_of(first))
+    later = [0, 1] * 60
+    push(fewer, later, first=len(before))
+    factors = ledger_of(fewer)[0][0]["rate_factor"][-len(later) :]
+    assert factors == pytest.approx(FactorsOfRates(2).read(np.array(before + later))[-len(later) :], rel=1e-5)
+    assert factors[0] == pytest.approx(0.25) and factors[-1] > 0.3
 
 
 @eagerly()
