@@ -273,7 +273,7 @@ def test_state_of_a_users_shard_that_no_checkpoint_can_hold_is_told_before_train
 
 
 def test_a_name_that_no_checkpoint_can_hold_is_told_before_training():
-    with pytest.raises(UserError, match="^Own.state: got the name 'slot_my-own': names in checkpoints, also those of"):
+    with pytest.raises(UserError, match="^Own.state: got the name 'each_my-own': names in checkpoints, also those of"):
         make_store(kind=shard_with(0.0, "slots", "my-own"))
 
 
