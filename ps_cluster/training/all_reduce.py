@@ -92,7 +92,7 @@ def train(job: TrainingJob) -> None:
     def longest_round_s() -> float:
         """Return the seconds without a finished round after which another worker counts as lost."""
         limit_s = threading.TIMEOUT_MAX if lost_after_s is None else lost_after_s
-        return max(limit_s, session.progress.longest_wait_seconds)
+        return max(limit_s, session.progress.pace.longest_wait_s)
 
     def give_up(longest_s: float) -> None:
         abort_collectives(f"no round has ended for {longest_s:.0f} s")

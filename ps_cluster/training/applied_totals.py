@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from ps_cluster.runs.checkpoints import TallyState
-from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets, StalenessRow, WorkerRow
+from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets, StalenessRow, TableTraffic, WorkerRow
 
 
 class AppliedTotals:
@@ -88,6 +88,15 @@ class AppliedTotals:
             WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
             for (index, pid), (updates, examples) in sorted(self._workers.items())
         ]
+
+    @property
+    def tables(self) -> TableTraffic | None:
+        """How many rows of embedding tables the steps pulled and pushed; None without embedding tables."""
+        return TableTraffic(rows=self.rows, row_values=self.row_values) if self.rows else None
+
+    def has_no_loss(self, least: int) -> bool:
+        """Return whether there were at least `least` steps, all of them with a loss that is NaN or infinite."""
+        return self.gradients >= least and self.bad_losses == self.gradients
 
     def staleness_buckets(self) -> StalenessBuckets:
         """Return the number of steps whose staleness is in each bucket of STALENESS_BOUNDS."""

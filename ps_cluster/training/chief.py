@@ -215,7 +215,7 @@ class Chief:
 
         These are POLL_S, or fewer if a checkpoint that `checkpoints.every_epochs` asks for is due earlier.
         """
-        speed = self._progress.updates_per_second()
+        speed = self._progress.speed.updates_per_second
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
 
@@ -255,7 +255,7 @@ class Chief:
     def _tick(self, handed_out: int, present: frozenset[int] | None, least_s: float = 0.0) -> None:
         before_s, self._ticked_s = self._ticked_s, self._clock()
         seconds = max(least_s, min(POLL_S, self._ticked_s - before_s))
-        longest_s = self._progress.longest_update_seconds
+        longest_s = self._progress.pace.longest_update_s
         self._session.store.tick(seconds, handed_out=handed_out, longest_update_s=longest_s, present=present)
         self._end_told = handed_out != NO_END
 
@@ -265,7 +265,7 @@ class Chief:
         A dispatch is late if none of its steps was applied for a long time. If two workers compute the same step, the
         ledger accepts only the first of the two pushes.
         """
-        late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
+        late_after_s = self._lost_after_s + self._progress.pace.longest_wait_s
         for steps in self._progress.take_late_dispatches(late_after_s, self._work.workers):
             log_line(
                 f"no step of a dispatch was applied for {late_after_s:.0f} s: another worker also gets its {len(steps)} "
@@ -290,7 +290,7 @@ class Chief:
             for worker in self._present() & set(self._progress.missing_in_round())
         }
         # Half of `lost_after_s`, so that the worker is back before the leader gives up.
-        late_after_s = max(self._lost_after_s / 2, self._progress.longest_wait_seconds)
+        late_after_s = max(self._lost_after_s / 2, self._progress.pace.longest_wait_s)
         asked = [worker for worker, late in self._late.items() if now_s - late.since_s >= late_after_s]
         if asked:
             why = f"it has sent no gradient for {late_after_s:.0f} s, and the other workers wait for it"
@@ -305,7 +305,7 @@ class Chief:
         if self._end_told and not self._work.ends:
             self._tick(NO_END, None if self._present is None else self._present())
         unseen_s = AHEAD_S + time.monotonic() - self._polled  # during a long check, the chief does not see new updates
-        ahead = self._work.updates_in_two_dispatches + unseen_s * self._progress.updates_per_second()
+        ahead = self._work.updates_in_two_dispatches + unseen_s * self._progress.speed.updates_per_second
         while not self._work.ends and self._progress.outstanding < ahead:
             if not next(self._handed_out, False):
                 return  # the ledger has no room
@@ -320,7 +320,7 @@ class Chief:
     def _finish_steps_under_way(self, drain: Drain) -> None:
         clock = AwakeClock()
         applied, moved = -1, clock()
-        limit_s = max(DRAIN_TIMEOUT_S, self._progress.longest_wait_seconds)
+        limit_s = max(DRAIN_TIMEOUT_S, self._progress.pace.longest_wait_s)
         while self._progress.outstanding:
             if self._progress.applied > applied:
                 applied, moved = self._progress.applied, clock()

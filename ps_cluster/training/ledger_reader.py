@@ -13,11 +13,26 @@ from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Notify
 from ps_cluster.runs.checkpoint_arrays import WAITING
 from ps_cluster.runs.journal import Journal, JournalNotWritten, JournalPart
+from ps_cluster.runs.ledger import TIME_COLUMNS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.run_dir import log_line
+from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.store import Ledgers, ParameterStore
 from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.run_progress import RunProgress
+
+
+def without_clock_jumps(ledgers: Ledgers, clock: TrainingClock) -> Ledgers:
+    """Return `ledgers` with all times corrected for changes of the machine's clock since the training began.
+
+    `clock`: the clock of the training. It is polled first, so that it knows of changes since the last call.
+    """
+    clock.poll()
+    rows = [of_shard.copy() for of_shard in ledgers.rows]
+    for of_shard in rows:
+        for name in TIME_COLUMNS:
+            of_shard[name] = clock.without_clock_jumps(of_shard[name])
+    return Ledgers(rows, ledgers.counts)
 
 
 class LedgerReader:
@@ -81,7 +96,7 @@ class LedgerReader:
         return [journal.piece for journal in self._journals]
 
     def _keep_rows(self, ledgers: Ledgers) -> None:
-        ledgers = self._progress.without_clock_jumps(ledgers)
+        ledgers = without_clock_jumps(ledgers, self._progress.clock)
         self._append(ledgers.rows)
         self._progress.update(ledgers)
         self._on_rows(ledgers.rows)

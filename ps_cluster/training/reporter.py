@@ -29,12 +29,27 @@ STALENESS_EVERY_S = 5.0
 class Reporter:
     """Writes progress rows to metrics/progress.jsonl and to TensorBoard."""
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, progress: RunProgress):
+    def __init__(
+        self,
+        config: RunConfig,
+        run_dir: RunDir,
+        progress: RunProgress,
+        *,
+        metric: str = "accuracy",
+        life: str | None = None,
+    ):
+        """Create a reporter.
+
+        Args:
+          metric: the field of a progress row that holds the objective's metric (config/objectives.py).
+          life: the unique id of the launcher's process, for progress rows; None without a launcher.
+        """
         self._config = config
         self._run_dir = run_dir
         self._progress = progress
+        self._metric, self._life = metric, life
         self._tensorboard: TrainingWriter | None = None
-        self._staleness = progress.staleness  # the counts at the last histogram, or at a resume
+        self._staleness = progress.tally.staleness.copy()  # the counts at the last histogram, or at a resume
         self._next_staleness_s = 0.0
         self._next_s = 0.0
         self._written = 0
@@ -46,15 +61,49 @@ class Reporter:
 
         After a resume, they do not count earlier updates.
         """
-        self._staleness = self._progress.staleness
+        self._staleness = self._progress.tally.staleness.copy()
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
+
+    def take_row(self, phase: Phase) -> ProgressRow:
+        """Return the next row of metrics/progress.jsonl. Its means are over the updates since the previous call."""
+        progress, means = self._progress, self._progress.means.take()
+        times, metric = progress.clock.times, means.metric
+        return ProgressRow(
+            time=progress.clock.unix,
+            monotonic=progress.clock.monotonic,
+            life=self._life,
+            phase=phase,
+            applied=progress.applied,
+            scheduled=progress.scheduled_updates.count,
+            total=progress.total,
+            examples=progress.examples,
+            examples_per_second=progress.speed.examples_per_second,
+            train_seconds=times.seconds,
+            times=times,
+            epoch=progress.epochs,
+            loss=means.loss,
+            diverged=means.diverged,
+            # The sums are rounded, so a share may be above 1 by a rounding error.
+            accuracy=min(metric, 1.0) if metric is not None and self._metric == "accuracy" else None,
+            error=metric if self._metric == "error" else None,
+            learning_rate=means.learning_rate,
+            staleness_mean=means.staleness,
+            staleness=progress.tally.staleness_buckets(),
+            goodput=times.goodput,
+            dropped=max(of_shard.dropped for of_shard in progress.counts_of_shards),
+            workers=progress.tally.workers(),
+            dispatches=progress.dispatch_pids(),
+            written=self._written,
+            save_seconds=self.save_seconds,
+            longest_wait_seconds=progress.pace.longest_wait_s,
+        )
 
     def row(self, phase: Phase) -> None:
         """Write a progress row with this `phase` at once.
 
         If the disk refuses it, the log reports this, and training continues.
         """
-        row = self._progress.take_row(phase, written=self._written, save_seconds=self.save_seconds)
+        row = self.take_row(phase)
         self._last = row.model_copy(update=WorkFile().model_dump())
         try:
             writing.check_fence()
@@ -90,7 +139,7 @@ class Reporter:
     def _show_staleness(self, writer: TrainingWriter, *, last: bool) -> None:
         """Write a staleness histogram of the updates since the previous histogram, if a histogram is due."""
         if last or time.monotonic() >= self._next_staleness_s:
-            now = self._progress.staleness
+            now = self._progress.tally.staleness.copy()
             writer.write_staleness("staleness", now - self._staleness, self._progress.applied)
             self._staleness, self._next_staleness_s = now, time.monotonic() + STALENESS_EVERY_S
 
@@ -116,8 +165,9 @@ class Reporter:
         write_json(self._run_dir.training_result, result.model_dump())
         self.row("ended")
         if self._tensorboard is not None:
-            whole = self._progress.staleness
             # A failure to write curves must not keep a run from ending.
             with contextlib.suppress(OSError, tf.errors.OpError):
-                self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
+                self._tensorboard.write_staleness(
+                    "staleness of the whole run", self._progress.tally.staleness, self._progress.applied
+                )
                 self._tensorboard.close()

@@ -1,57 +1,35 @@
-"""Track the progress of a run: the updates handed out, the updates applied, and sums over them."""
+"""Track the progress of a run: which updates were handed out, and which were applied."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
-from ps_cluster.files.values import finite
 from ps_cluster.runs import step_set
 from ps_cluster.runs.checkpoints import COUNTERS, WAITING, ProgressState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Counts, ShardJoiner, counts_of, rows_of
-from ps_cluster.runs.result_rows import (
-    Gradients,
-    KeyedUse,
-    ProgressRow,
-    Proof,
-    ServerSize,
-    TableTraffic,
-    TrainingOutcome,
-    TrainingResult,
-    Updates,
-)
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, Counts, ShardJoiner, counts_of, rows_of
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock
-from ps_cluster.runs.training_phases import Phase
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training.applied_totals import AppliedTotals
 from ps_cluster.training.dispatch_tracker import OpenDispatches
+from ps_cluster.training.recent_speed import AppliedSoFar, RecentSpeed
+from ps_cluster.training.row_means import RowMeans
+from ps_cluster.training.worker_pace import WorkerPace
 
-RATE_WINDOW_S = 10.0
-FIRST_UPDATE_S = 600.0
-GAPS = 9  # the number of measurements kept for each worker; their median is its pace, so a few pauses do not count
 ROUNDING = 1e-9  # the largest error of a quotient that is a whole number, such as 0.3 / 0.1
-SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
-
-
-class _Totals(NamedTuple):
-    """The numbers of updates and examples that had been applied when the ledger was read."""
-
-    monotonic_s: float
-    updates: int
-    examples: int
 
 
 class RunProgress:
     """Counts scheduled and applied updates, as of the last check of the ledger. Finished updates use no memory.
+
+    Two threads use this object: one hands out steps (`note_scheduled`), and one adds what a check of the ledger has read
+    (`update`).
 
     Attributes:
       clock: counts the seconds of training.
@@ -61,56 +39,42 @@ class RunProgress:
       missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
       next_step: the highest step id that was handed out before a resume, plus 1; 0 without a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last check.
+      tally: sums over all applied steps.
+      means: the means of the next progress row.
+      pace: how long a step of a worker takes, and how long to wait for an update.
+      speed: the present speed of the training.
       ends_with_open_updates: whether this leader ends while updates are still under way, so that these updates stay
         undone.
       held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None
         if there is no such update. See the setting `checkpoints.exact`.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        train_examples: int,
-        clock: TrainingClock | None = None,
-        *,
-        metric: str = "accuracy",
-        life: str | None = None,
-    ):
-        """Start counting at 0.
-
-        Args:
-          metric: the field of a progress row that holds the objective's metric (config/objectives.py).
-          life: the unique id of the launcher's process, for progress rows; None without a launcher.
-        """
+    def __init__(self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None):
+        """Start counting at 0. `train_examples`: the number of training examples that the data set has."""
         self.clock = clock or TrainingClock()
+        self.total = config.total_updates(train_examples)
         self.scheduled_updates = StepSet()
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
         self.positions = [0] * config.shards
         self.counts = np.zeros([config.shards, len(COUNTS)], np.int64)
+        self.tally, self.means = AppliedTotals(), RowMeans()
+        self.pace, self.speed = WorkerPace(config), RecentSpeed()
         self.ends_with_open_updates = False
         self.held_at: int | None = None
-        self._train_examples = config.examples_seen(train_examples)
-        self._metric, self._life = metric, life
         self._config = config
-        self.total = config.total_updates(train_examples)
+        self._train_examples = config.examples_seen(train_examples)
         self._steps_per_update = config.steps_per_update
         self._joiner = ShardJoiner(config.shards, shared=config.chosen_mode.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
-        self._handing_out = threading.Lock()  # the chief hands out steps in one thread and reads the ledger in another
-        self._tally = AppliedTotals()
-        self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last progress row
-        self._recent: deque[_Totals] = deque()  # within RATE_WINDOW_S
-        # (worker, pid) → when its newest update was applied, unix s.
-        self._last_update: dict[tuple[int, int], float] = {}
-        self._gaps: dict[int, deque[float]] = {}  # worker → the mean seconds between its updates, one value per check
+        self._handing_out = threading.Lock()  # guards `scheduled_updates` and `_dispatches`
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Continue from a checkpoint. `arrays`: its arrays COUNTERS and WAITING. `state`: the progress in it."""
         self.positions = [of_shard.accepted for of_shard in counts_of(arrays[COUNTERS])]
         self.counts = arrays[COUNTERS]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
-        self._tally = AppliedTotals(state.tally)
+        self.tally = AppliedTotals(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
         # Steps that were under way are handed out again, and will be counted then.
@@ -128,9 +92,14 @@ class RunProgress:
         return ProgressState(
             scheduled=scheduled,
             applied=step_set.to_state(self._applied_steps),
-            tally=self._tally.state,
-            mixed=self._joiner.mixed,
+            tally=self.tally.state,
+            mixed=self.mixed,
         )
+
+    @property
+    def mixed(self) -> int:
+        """The number of steps whose pushes to different shards came from different processes."""
+        return self._joiner.mixed
 
     @property
     def waiting(self) -> np.ndarray:
@@ -179,6 +148,11 @@ class RunProgress:
         with self._handing_out:
             return self._dispatches.take_late(after_s, workers)
 
+    def dispatch_pids(self) -> list[int | None]:
+        """Return the pid of the process that works on each open dispatch. See `OpenDispatches.pids`."""
+        with self._handing_out:
+            return self._dispatches.pids()
+
     def missing_in_round(self) -> list[int]:
         """Return the workers that have not pushed in the open round although others have; [] if there are no rounds."""
         if self._steps_per_update == 1:
@@ -191,7 +165,7 @@ class RunProgress:
         """Add the rows and counters that a check of the ledgers has read.
 
         Args:
-          ledgers: the result of `without_clock_jumps`.
+          ledgers: the ledgers, with times that `ledger_reader.without_clock_jumps` has corrected.
 
         Raises:
           RunFailed: rows are missing. (Steps that were accepted twice are found after the training, by the proof.)
@@ -209,11 +183,8 @@ class RunProgress:
         if self._steps_per_update > 1:  # once a round is over, the late steps of backup workers are never accepted
             self._applied_steps.close_below(self.applied * self._steps_per_update)
         for of_shard in ledgers.rows[1:] if self._config.chosen_mode.shares_steps else ():
-            self._tally.add_work(of_shard)  # the joined row names only the worker of the first shard
-        now = self.clock.monotonic
-        self._recent.append(_Totals(now, self.applied, self.examples))
-        while now - self._recent[0].monotonic_s > RATE_WINDOW_S:
-            self._recent.popleft()
+            self.tally.add_work(of_shard)  # the joined row names only the worker of the first shard
+        self.speed.add(AppliedSoFar(self.clock.monotonic, self.applied, self.examples))
 
     def _count_rows(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
@@ -221,60 +192,9 @@ class RunProgress:
             self._dispatches.take(rows)
         seconds = self.clock.seconds_at(rows["applied_time"])
         self.clock.note_updates(seconds)
-        self._tally.add(rows, seconds)
-        self._measure(rows)
-        for name in SUMMED:
-            # Progress rows have the learning rate that was applied. Rows of the ledger have the scheduled rate.
-            applied = rows["rate_factor"] if name == "learning_rate" else 1.0
-            self._sums[name] += float((rows[name] * applied).sum())
-        self._summed_rows += len(rows)
-
-    def _measure(self, rows: np.ndarray) -> None:
-        """Measure the mean time between the updates of each worker's process, including all waits of the worker.
-
-        All times in this measurement come from the server's clock: they are the times at which updates were applied.
-        """
-        for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
-            times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
-            last = float(times.max())
-            if (before := self._last_update.get((worker, pid))) is not None:
-                self._gaps.setdefault(worker, deque(maxlen=GAPS)).append(max(0.0, last - before) / len(times))
-            self._last_update[worker, pid] = last
-
-    @property
-    def step_seconds(self) -> float | None:
-        """The seconds that a step of the slowest worker takes; None until one worker has been measured."""
-        gaps = list(self._gaps.values())  # another thread may add a worker meanwhile
-        return max(map(median, gaps), default=None)
-
-    @property
-    def longest_update_seconds(self) -> float:
-        """The longest time between two updates of a healthy run, in seconds.
-
-        It is estimated from the settings and the measured times of steps.
-        """
-        return self._config.longest_update_seconds(self.step_seconds or 0.0)
-
-    @property
-    def longest_wait_seconds(self) -> float:
-        """The seconds without an update after which the next update counts as late.
-
-        The value is at least `FIRST_UPDATE_S` until a step has been measured.
-        """
-        return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
-
-    def without_clock_jumps(self, ledgers: Ledgers) -> Ledgers:
-        """Return `ledgers` with all times corrected for changes of the machine's clock since the training began."""
-        self.clock.poll()
-        rows = [of_shard.copy() for of_shard in ledgers.rows]
-        for of_shard in rows:
-            for name in TIME_COLUMNS:
-                of_shard[name] = self.clock.without_clock_jumps(of_shard[name])
-        return Ledgers(rows, ledgers.counts)
-
-    def has_no_loss(self, least: int) -> bool:
-        """Return whether there were at least `least` steps, all of them with a loss that is NaN or infinite."""
-        return self._tally.gradients >= least and self._tally.bad_losses == self._tally.gradients
+        self.tally.add(rows, seconds)
+        self.means.add(rows)
+        self.pace.add(rows)
 
     @property
     def counts_of_shards(self) -> list[Counts]:
@@ -286,7 +206,7 @@ class RunProgress:
         """The number of updates applied."""
         if self._steps_per_update > 1:  # only the parameter server knows which rounds are over
             return self.counts_of_shards[0].version
-        return self._tally.gradients
+        return self.tally.gradients
 
     @property
     def completed(self) -> bool:
@@ -325,131 +245,8 @@ class RunProgress:
 
     @property
     def examples(self) -> int:
-        return self._tally.examples
-
-    @property
-    def staleness(self) -> Counter[int]:
-        """The histogram of staleness: staleness → number of steps applied with it so far."""
-        return self._tally.staleness.copy()
-
-    def updates_per_second(self) -> float:
-        return self._per_second(lambda totals: totals.updates)
-
-    def examples_per_second(self) -> float:
-        return self._per_second(lambda totals: totals.examples)
+        return self.tally.examples
 
     def epochs_per_second(self) -> float:
-        return self.examples_per_second() / self._train_examples
-
-    def _per_second(self, number: Callable[[_Totals], int]) -> float:
-        """Return how fast a number grows, per second; 0 until this is known.
-
-        `number`: a function that reads the number from a `_Totals`.
-        """
-        if not self._recent:
-            return 0.0
-        oldest, newest = self._recent[0], self._recent[-1]
-        seconds = newest.monotonic_s - oldest.monotonic_s
-        return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
-
-    def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl with means over the updates since the previous call, and reset the means.
-
-        Each argument becomes the field of the same name.
-        """
-        sums, count = self._sums, self._summed_rows
-        self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0
-
-        def mean(name: str) -> float | None:
-            """Return the mean of a ledger column.
-
-            Return None if there are no rows. Also return None if the mean is not finite, because JSON can't hold it
-            (see `diverged`).
-            """
-            return finite(sums[name] / count) if count else None
-
-        metric = finite(sums["metric"] / sums["examples"]) if sums["examples"] else None
-        times = self.clock.times
-        with self._handing_out:
-            scheduled, dispatches = self.scheduled_updates.count, self._dispatches.pids()
-        return ProgressRow(
-            time=self.clock.unix,
-            monotonic=self.clock.monotonic,
-            life=self._life,
-            phase=phase,
-            applied=self.applied,
-            scheduled=scheduled,
-            total=self.total,
-            examples=self.examples,
-            examples_per_second=self.examples_per_second(),
-            train_seconds=times.seconds,
-            times=times,
-            epoch=self.epochs,
-            loss=mean("loss"),
-            diverged=not math.isfinite(sums["loss"]),
-            # The sums are rounded, so a share may be above 1 by a rounding error.
-            accuracy=min(metric, 1.0) if metric is not None and self._metric == "accuracy" else None,
-            error=metric if self._metric == "error" else None,
-            learning_rate=mean("learning_rate"),
-            staleness_mean=mean("staleness"),
-            staleness=self._tally.staleness_buckets(),
-            goodput=times.goodput,
-            dropped=max(of_shard.dropped for of_shard in self.counts_of_shards),
-            workers=self._tally.workers(),
-            dispatches=dispatches,
-            written=written,
-            save_seconds=save_seconds,
-            longest_wait_seconds=self.longest_wait_seconds,
-        )
-
-    @property
-    def tables(self) -> TableTraffic | None:
-        """How many rows of embedding tables the applied updates pulled and pushed; None without embedding tables."""
-        tally = self._tally
-        return TableTraffic(rows=tally.rows, row_values=tally.row_values) if tally.rows else None
-
-    def result(
-        self,
-        outcome: TrainingOutcome | None = None,
-        *,
-        proof: Proof | None = None,
-        duplicated: int | None = None,
-        keyed: Sequence[KeyedUse] = (),
-        parameter_servers: Sequence[ServerSize] = (),
-    ) -> TrainingResult:
-        """Return the content of training.json. Each argument is the value of the field of the same name.
-
-        Args:
-          outcome: None stands for "completed" if all updates are applied, and otherwise for "stopped".
-        """
-        times, applied = self.clock.times, self.applied
-        backups = self._config.chosen_mode.late_workers(self._config)
-        return TrainingResult(
-            outcome=outcome or ("completed" if self.completed else "stopped"),
-            bad_losses=self._tally.bad_losses,
-            train_seconds=times.seconds if times.last_update is None else times.last_update,
-            rolled_back_seconds=times.rolled_back,
-            interrupted_seconds=times.interrupted,
-            goodput=times.goodput,
-            examples_per_second=self._tally.examples_per_second(times.last_update, backups),
-            updates=Updates(
-                scheduled=self.scheduled_updates.count,
-                applied=applied,
-                duplicated=duplicated,
-                lost=self.scheduled_updates.count - applied,
-                replays_refused=max(of_shard.refused for of_shard in self.counts_of_shards),
-                mixed=self._joiner.mixed,
-            ),
-            gradients=Gradients(
-                scheduled=self.scheduled_updates.count * self._steps_per_update,
-                applied=self._tally.gradients,
-                dropped=max(of_shard.dropped for of_shard in self.counts_of_shards),
-                per_update=self._config.gradients_per_update,
-            ),
-            tables=self.tables,
-            keyed=list(keyed),
-            proof=proof,
-            staleness=self._tally.staleness_summary(),
-            workers=self._tally.workers(),
-            parameter_servers=list(parameter_servers),
-        )
+        """Return the present speed of the training, in passes over the training examples."""
+        return self.speed.examples_per_second / self._train_examples

@@ -159,7 +159,7 @@ class Saver:
 
     def _save_in_pause(self, aligned_states: AlignedStates) -> None:
         progress = self._progress
-        if aligned_states.poll(progress.applied, progress.outstanding, progress.longest_update_seconds):
+        if aligned_states.poll(progress.applied, progress.outstanding, progress.pace.longest_update_s):
             self._try_to_save(self._run_dir.snapshots)
             aligned_states.give_up()  # if the disk refused the snapshot
 

@@ -27,6 +27,7 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import expected_rates, ledger_settings_text
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
+from ps_cluster.training.result import training_result
 from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
@@ -53,10 +54,10 @@ class SessionStart:
     def __init__(self, job: TrainingJob, *, leads: bool = True, build: Build = build):
         self.config, self.run_dir, self.dataset = job.config, job.run_dir, job.dataset
         metric, self._life = OBJECTIVES[self.dataset.spec.objective].metric_name, job.leading.life
-        self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric, life=self._life)
+        self.progress = RunProgress(self.config, self.dataset.train_examples)
         self.leads = leads
         self.term = job.leading.term
-        self.reporter = Reporter(self.config, self.run_dir, self.progress)
+        self.reporter = Reporter(self.config, self.run_dir, self.progress, metric=metric, life=self._life)
         self.resumed: checkpoints.Checkpoint | None = None
         self._build = build
 
@@ -203,7 +204,8 @@ class Session:
         return self._broken(least_steps=NO_LOSS_AFTER)
 
     def _broken(self, least_steps: int) -> TrainingOutcome | None:
-        if self.progress.has_no_loss(least_steps):  # checked first, because weights may be NaN as well in this case
+        # The losses are checked first, because the weights may be NaN as well in this case.
+        if self.progress.tally.has_no_loss(least_steps):
             return "nan_loss"
         return "diverged" if self.saver.diverged else None
 
@@ -278,7 +280,7 @@ class Session:
         noted = [self.saver.problem] if self.saver.problem else []
         # The number of a table row is sent when the row is requested, and again when it is pushed. All servers have
         # equal shares of the rows.
-        traffic = self.progress.tables or TableTraffic(rows=0, row_values=0)
+        traffic = self.progress.tally.tables or TableTraffic(rows=0, row_values=0)
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
         # The pushes that each shard has received, which are about as many as the pulls from it.
@@ -299,7 +301,9 @@ class Session:
                 ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             log_line(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
-        return self.progress.result(
+        return training_result(
+            config,
+            self.progress,
             outcome,
             proof=verdict(found.shards, [*noted, *found.problems]),
             duplicated=found.duplicated,

@@ -86,7 +86,7 @@ class StepSource(ABC):
     @property
     def _steps_per_second(self) -> float:
         """The number of steps per second of one worker."""
-        return self._progress.updates_per_second() * self._config.steps_per_update / self.workers
+        return self._progress.speed.updates_per_second * self._config.steps_per_update / self.workers
 
     def _size(self, per_second: float, left: float) -> int:
         wanted = self._config.cluster.steps_per_dispatch

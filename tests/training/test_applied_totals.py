@@ -101,3 +101,12 @@ def test_work_of_others_in_the_same_steps_is_theirs_and_no_further_examples():
     ours.add_work(rows_of([]))
     assert (ours.examples, ours.gradients) == (20, 2)
     assert [(row.index, row.pid, row.updates, row.examples) for row in ours.workers()] == [(0, 7, 2, 20), (1, 8, 2, 20)]
+
+
+def test_a_training_has_no_loss_if_that_of_every_step_was_no_number_and_there_were_enough_of_them():
+    ours = AppliedTotals()
+    assert not ours.has_no_loss(least=1), "nothing is known of it"
+    ours.add(rows_of([0, 1], loss=[np.nan, np.inf]), np.zeros(2))
+    assert ours.has_no_loss(least=2) and not ours.has_no_loss(least=3)
+    ours.add(rows_of([2], loss=1.0), np.zeros(1))
+    assert not ours.has_no_loss(least=1)

@@ -15,15 +15,11 @@ from ps_cluster.training import chief as chief_module
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step_source import DispatchGraphs
+from ps_cluster.training.worker_pace import WorkerPace
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(overrides={"training.steps": 10_000, "cluster.workers": 1, "cluster.steps_per_dispatch": 2})
 STORE = SimpleNamespace(shards=[None], tick=lambda seconds, **_: None)
-
-
-class Brisk(RunProgress):
-    def updates_per_second(self):
-        return 40.0
 
 
 class Dispatcher:
@@ -44,7 +40,8 @@ class Session:
     store, graphs = STORE, DispatchGraphs(lambda repeats: None)
 
     def __init__(self, dispatcher, poll):
-        self.progress, self._dispatcher, self._poll = Brisk(CONFIG, 100), dispatcher, poll
+        self.progress, self._dispatcher, self._poll = RunProgress(CONFIG, 100), dispatcher, poll
+        self.progress.speed = SimpleNamespace(updates_per_second=40.0, add=lambda now: None)
         self.saver = SimpleNamespace(is_paused=False, seconds_to_checkpoint=math.inf)
 
     def start(self):
@@ -123,7 +120,7 @@ def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_
     dispatcher = Dispatcher()
     session = Session(dispatcher, lambda: session.apply())
     session.saver.seconds_to_checkpoint = seconds_to_checkpoint
-    session.progress.updates_per_second = lambda: speed
+    session.progress.speed.updates_per_second = speed
     Chief(CONFIG, session, dispatcher).run(Drain())
     assert asked == [waits]
 
@@ -193,7 +190,7 @@ def test_shards_know_that_no_step_follows_before_a_checkpoint_and_hear_of_more_b
 
 def test_steps_that_nobody_does_are_left_to_the_next_leader_where_there_may_be_one(monkeypatch):
     monkeypatch.setattr(chief_module, "DRAIN_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(Brisk, "longest_wait_seconds", 0.0)
+    monkeypatch.setattr(WorkerPace, "longest_wait_s", 0.0)
     _, session, thread, drain = run(lambda dispatcher, session: None, lost_after_s=60.0)
     while not session.progress.outstanding:
         thread.join(0.05)
@@ -245,12 +242,13 @@ def test_after_another_error_nobody_waits_for_a_look_that_may_never_end():
 class Rounds(RunProgress):
     """Rounds of three workers, of which worker 1 does not push any more in round 4."""
 
-    applied, longest_wait_seconds = 4, 5.0
+    applied = 4
 
 
 def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
     config = CONFIG.with_values({"mode.name": "sync-ps", "cluster.workers": 3})
     progress, asked, now, present = Rounds(config, 100), [], [100.0], {0, 1, 2}
+    progress.pace = SimpleNamespace(longest_wait_s=5.0)
     progress._applied_steps.add(np.array([*range(12), 12, 14]))
     session = SimpleNamespace(progress=progress, store=STORE, graphs=None)
     chief = Chief(

@@ -7,10 +7,12 @@ from ps_cluster.config import build_config
 from ps_cluster.runs import journal
 from ps_cluster.runs.journal import Journal, JournalNotWritten
 from ps_cluster.runs.ledger import COUNTS, NO_ROWS
+from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.store import Ledgers
-from ps_cluster.training.ledger_reader import LedgerReader
+from ps_cluster.training.ledger_reader import LedgerReader, without_clock_jumps
 from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of
+from tests.helpers.progress import WALL, Machine, applied, counts_of
 
 
 class FakeStore:
@@ -106,3 +108,16 @@ def test_a_process_that_keeps_no_journals_counts_all_the_same():
     books.poll()
     books.snapshot()
     assert progress.applied == 2
+
+
+def test_a_clock_that_is_set_meanwhile_changes_no_time_of_a_row():
+    machine, wall = Machine(), [0.0]
+    start = machine.clock()
+    clock = TrainingClock(monotonic=lambda: start.monotonic, wall=lambda: start.unix + wall[0])
+    machine.now, wall[0] = 2.0, -3600.0
+    times = {"entered_time": [WALL + 1, WALL + 2 - 3600], "scheduled_time": 0, "pushed_time": WALL + 0.5}
+    rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2 - 3600), **times)
+    given, found = rows.copy(), without_clock_jumps(Ledgers([rows], counts_of(2)), clock).rows[0]
+    assert found["applied_time"].tolist() == found["entered_time"].tolist() == [WALL + 1, WALL + 2]
+    assert found["pushed_time"].tolist() == [WALL + 0.5] * 2 and not found["scheduled_time"].any()
+    assert (rows == given).all(), "what was given stays as it was"

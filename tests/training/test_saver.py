@@ -472,7 +472,7 @@ def test_without_an_aligned_snapshot_for_a_minute_nothing_is_handed_out_until_th
 def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving_of_two):
     saving = saving_of_two
     saving.progress.note_scheduled(np.array([0]))
-    limit = round(max(LONGEST_PAUSE_S, saving.progress.longest_update_seconds)) + 1
+    limit = round(max(LONGEST_PAUSE_S, saving.progress.pace.longest_update_s)) + 1
     saving(3 + limit)
     assert not saving.is_paused()
     saving(PAUSE_FACTOR * (limit - 1) - 5)

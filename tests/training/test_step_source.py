@@ -9,6 +9,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.runs.step_set import StepSet
+from ps_cluster.training.recent_speed import RecentSpeed
 from ps_cluster.training.step_source import AsynchronousSteps, DispatchGraphs
 
 WINDOW = 2**16
@@ -22,6 +23,7 @@ class Progress:
         self.done = StepSet(0)
         self.done.add(np.setdiff1d(np.arange(following), self.missing_steps))
         self.held_at = math.inf
+        self.speed = RecentSpeed()
 
     @property
     def end_of_window(self):
@@ -31,9 +33,6 @@ class Progress:
         return min(self.total, begin + updates)
 
     def note_scheduled(self, steps): ...
-
-    def updates_per_second(self):
-        return 0.0
 
 
 @pytest.fixture

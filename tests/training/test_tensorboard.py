@@ -18,6 +18,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, WorkerRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.training.reporter import Reporter
+from ps_cluster.training.result import training_result
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.tensorboard_files import EvaluationWriter, TrainingWriter
 from tests.helpers.rows import progress_row
@@ -110,14 +111,14 @@ def test_run_without_an_evaluator_has_its_settings_in_hparams_beside_the_scalars
 
 
 def test_rows_of_progress_do_not_grow_with_the_workers(tmp_path):
-    class Crowd(RunProgress):
-        def take_row(self, phase, **named):
+    class Crowd(Reporter):
+        def take_row(self, phase):
             workers = [WorkerRow(index=index, pid=9000 + index, updates=7) for index in range(1000)]
-            return super().take_row(phase, **named).model_copy(update={"workers": workers, "dispatches": [9000] * 1000})
+            return super().take_row(phase).model_copy(update={"workers": workers, "dispatches": [9000] * 1000})
 
     config, run_dir = build_config(None, {"training.steps": 7, "data.dataset": "synthetic"}), RunDir(tmp_path)
     run_dir.metrics.mkdir()
-    reporter = Reporter(config, run_dir, Crowd(config, train_examples=1000))
+    reporter = Crowd(config, run_dir, RunProgress(config, train_examples=1000))
     for _ in range(5):
         reporter.row("connecting")
     reporter.saving()
@@ -165,5 +166,5 @@ def test_curves_that_can_not_be_written_at_the_end_keep_no_run_from_ending(tmp_p
         raise tf.errors.UnknownError(None, None, "events can't be flushed")
 
     monkeypatch.setattr(TrainingWriter, "write_staleness", refuse)
-    reporter.end(progress.result())
+    reporter.end(training_result(config, progress, "stopped"))
     assert run_dir.training_result.is_file()

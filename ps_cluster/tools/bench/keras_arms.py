@@ -46,6 +46,8 @@ from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL, Measured
 from ps_cluster.training.connecting import connect
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.reporter import Reporter
+from ps_cluster.training.result import training_result
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep
 
@@ -140,14 +142,16 @@ def train_by_variables(job: TrainingJob) -> None:
         coordinator.join()
         return time.perf_counter() - started
 
-    progress = RunProgress(config, dataset.train_examples, life=job.leading.life)
-    append_row(run_dir.progress, progress.take_row("training"))
+    progress = RunProgress(config, dataset.train_examples)
+    reporter = Reporter(config, run_dir, progress, life=job.leading.life)
+    append_row(run_dir.progress, reporter.take_row("training"))
     warm, total = 3 * config.cluster.workers, config.total_steps(dataset.train_examples)
     run(0, warm)
     seconds = run(warm, warm + total)
     parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
     rate = total * config.training.batch_size_per_worker / seconds
-    result = progress.result("completed", parameter_servers=[ServerSize(index=0, parameters=parameters)])
+    servers = [ServerSize(index=0, parameters=parameters)]
+    result = training_result(config, progress, "completed", parameter_servers=servers)
     write_json(run_dir.training_result, result.model_copy(update={"examples_per_second": rate}).model_dump())
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 

@@ -175,7 +175,7 @@ class Rounds(StepSource):
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
         while begin < total:
-            size = self._size(self._progress.updates_per_second(), left=total - begin)
+            size = self._size(self._progress.speed.updates_per_second, left=total - begin)
             end = self._progress.end_of_dispatch(begin, size)
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
