@@ -143,6 +143,12 @@ class RunProgress:
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
                 self._dispatches.add(updates)
 
+    @property
+    def end_of_scheduled(self) -> int:
+        """The lowest number above all updates that were handed out."""
+        with self._handing_out:
+            return self.scheduled_updates.end
+
     def take_late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
         """Return the open steps (int64 [k]) of each dispatch that is late. See `OpenDispatches.take_late`."""
         with self._handing_out:

@@ -184,7 +184,7 @@ class UpdateSampler:
 
     def _reserve(self) -> None:
         """Reserve the free buffers for updates that are not handed out yet, unless the evaluator lags behind."""
-        first = self._progress.scheduled_updates.end
+        first = self._progress.end_of_scheduled
         while self._free and first < self._progress.total:
             if len(waiting_samples(self._run_dir.samples)) + len(self._reservations) >= MOST_WAITING:
                 return
