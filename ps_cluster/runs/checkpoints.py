@@ -35,8 +35,6 @@ from ps_cluster.files.writing import create_beside, remove, remove_leftovers, wr
 from ps_cluster.notices import Notify
 from ps_cluster.runs.changed_vector import ChangedVector
 from ps_cluster.runs.checkpoint_arrays import CHANGED, NAME_PATTERN, form_of
-from ps_cluster.runs.checkpoint_arrays import COUNTERS as COUNTERS  # for training/run_progress.py
-from ps_cluster.runs.checkpoint_arrays import WAITING as WAITING
 from ps_cluster.runs.dataset_rows import Kind
 from ps_cluster.runs.journal import CountedWork
 from ps_cluster.runs.result_rows import TrainingOutcome

@@ -11,7 +11,8 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.runs import step_set
-from ps_cluster.runs.checkpoints import COUNTERS, WAITING, ProgressState
+from ps_cluster.runs.checkpoint_arrays import COUNTERS, WAITING
+from ps_cluster.runs.checkpoints import ProgressState
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, Counts, ShardJoiner, counts_of, rows_of
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock
