@@ -49,7 +49,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.records import Record as RunRecord
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.simulate.calibration import calibrate, read_run
-from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, costs_of
+from ps_cluster.tools.simulate.costs import SHIPPED_COSTS, Costs, Links, SimulatedCluster, read_costs
 from ps_cluster.tools.simulate.prediction import predict
 
 NETWORK, WORKERS, BATCH = "tutorial_cnn", 3, 128
@@ -148,7 +148,7 @@ def measured_costs(root: Path, data: Mapping[str, Any]) -> Costs:
         shutil.rmtree(root, ignore_errors=True)  # a run that was interrupted
         steps = {"training.steps": COST_STEPS, "cluster.evaluator": False}
         train(root, {**SHARED, **DATASET, **ONE_WORKER, **data, **steps})
-    return calibrate(read_run(root), costs_of(NETWORK))
+    return calibrate(read_run(root), read_costs(SHIPPED_COSTS))
 
 
 def trained(folder: Path, rates: Mapping[str, float], seeds: int, data: Mapping[str, Any]) -> list[RunRecord]:

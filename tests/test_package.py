@@ -80,8 +80,9 @@ def test_no_text_in_the_wheel_tells_people_to_run_what_only_a_checkout_has(wheel
 def test_the_command_tells_its_version_and_its_mistakes_from_any_folder(bin_folder, tmp_path):
     told = _run(bin_folder, tmp_path, "--version")
     assert told.stdout == f"ps-cluster, version {__version__}\n"
-    told = _run(bin_folder, tmp_path, "simulate", "--network", "alexnet", expected=2)
-    assert "tutorial_cnn" in told.stderr and told.stderr.count("\n") == 1, "it does not know the networks in configs/"
+    told = _run(bin_folder, tmp_path, "simulate", "--costs", "gone.yaml", expected=2)
+    assert "gone.yaml" in told.stderr and told.stderr.count("\n") == 1
+    assert "3000 steps" in _run(bin_folder, tmp_path, "simulate", "--workers", "1", "--ps", "1").stdout, "no configs/"
     told = _python(bin_folder, tmp_path, "from ps_cluster.installation import *; print(how_to_install('python3.13'))")
     assert told == "install this package again, with python3.13\n"
 

@@ -51,7 +51,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise UserError(
-            f"config file '{path}' must hold sections like 'cluster:', but holds a {type(content).__name__}"
+            f"config file '{path}' must hold keys with values, like 'key: value', but holds a {type(content).__name__}"
         )
     return content
 

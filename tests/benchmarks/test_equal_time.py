@@ -6,7 +6,7 @@ from benchmarks import equal_time
 from benchmarks.equal_time import MODES, SLOW, after_examples, differences, figure, rows_of
 from benchmarks.records import keep
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.simulate.costs import costs_of
+from ps_cluster.tools.simulate.costs import SHIPPED_COSTS, read_costs
 from tests.helpers.fake_runs import Fake, write_run
 
 SCORES = ((0.4, 30.0, 200_000), (0.6, 60.0, 400_000), (0.8, 240.0, 1_600_000))
@@ -36,7 +36,7 @@ def runs(tmp_path):
 
 
 def test_a_row_has_the_accuracies_after_equal_times_and_a_single_process_has_no_slow_worker(runs):
-    rows = rows_of(runs, costs_of("tutorial_cnn"))
+    rows = rows_of(runs, read_costs(SHIPPED_COSTS))
     assert len(rows) == 2 * len(MODES) - 1
     sync = next(row for row in rows if row["mode"] == "sync")
     assert sync["60"] == pytest.approx([60.0, 60.0]) and sync["240"] == pytest.approx([80.0, 80.0])
@@ -44,7 +44,7 @@ def test_a_row_has_the_accuracies_after_equal_times_and_a_single_process_has_no_
 
 
 def test_accuracies_on_own_machines_are_those_after_as_many_images_as_simulate_predicts(runs):
-    rows = {(row["straggler"], row["mode"]): row for row in rows_of(runs, costs_of("tutorial_cnn"))}
+    rows = {(row["straggler"], row["mode"]): row for row in rows_of(runs, read_costs(SHIPPED_COSTS))}
     equal, slow = (rows[title, "sync"]["own_speed"] for title in equal_time.TITLES.values())
     assert 0.15 < slow / equal < 0.25, "sync waits for the worker that is five times slower"
     kept = rows[equal_time.TITLES[SLOW], "async"]["own_speed"] / rows[equal_time.TITLES["none"], "async"]["own_speed"]
@@ -63,7 +63,7 @@ def test_an_accuracy_is_not_extrapolated(runs):
 
 
 def test_async_is_compared_with_each_mode_after_each_time_and_drawn(runs):
-    record = keep(None, rows_of(runs, costs_of("tutorial_cnn")), equal_time.COLUMNS)
+    record = keep(None, rows_of(runs, read_costs(SHIPPED_COSTS)), equal_time.COLUMNS)
     found = differences(record)
     assert len(found) == 2 * 3 * 3, "stragglers, times, other modes"
     assert all(one.values == pytest.approx((1.0, 1.0)) for one in found)

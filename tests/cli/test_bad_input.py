@@ -232,7 +232,7 @@ CASES = [
     ("ensemble --dataset synthetic --output used", ["--output", "used", "no ensemble"]),
     ("run --set training.sample=shard:4/4", ["training.sample", "shard:4/4"]),
     ("simulate --workers 10,", ["--workers", "''"]),
-    ("simulate --network alexnet", ["--network", "alexnet"]),
+    ("simulate --costs gone.yaml", ["gone.yaml", "can't be read"]),
     ("predict", ["EXAMPLES"]),
     ("export --to keras,kears", ["--to", "kears", "did you mean 'keras'"]),
     ("export --run used", ["used", "no config.yaml"]),

@@ -82,7 +82,7 @@ def test_options_are_shown_by_groups_and_rare_ones_where_all_are_asked_for(name)
         ("run --set workers=3 --set x", "did you mean 'cluster.workers'?"),
         ("compare --modes asink", "did you mean 'async'?"),
         ("bench --arms clustr", "did you mean 'cluster'?"),
-        ("simulate --network tutorial_cn", "did you mean 'tutorial_cnn'?"),
+        ("simulate --mode sinc", "did you mean 'sync'?"),
         ("runs sho", "did you mean 'show'?"),
         ("sweep --vary learning_rate=1,2", "did you mean 'optimizer.learning_rate'?"),
         ("runs show docs/imags", "'docs/imags' is not there: "),

@@ -67,8 +67,8 @@ TEXTS = [
     ('cluster: {wire: "\\UFFFFFFFF"}', ["not YAML"]),
     ("%YAML 9.9\n--- a", ["not YAML"]),
     (b"\xff\xfe\x00", ["not YAML", "UTF-8"]),
-    ("3", ["must hold sections", "int"]),
-    ("cluster", ["must hold sections", "str"]),
+    ("3", ["must hold keys with values", "int"]),
+    ("cluster", ["must hold keys with values", "str"]),
 ]
 COMPARISONS = [
     ("arms: []", ["arms", "at least 1 item"]),

@@ -11,14 +11,15 @@ from ps_cluster.cli.options import refuse_others, trusted_code
 from ps_cluster.cli.value_types import INPUT_PATH, OUTPUT_FILE, PRINTED_FILE, STDOUT, CommaList, Integer, Number, OneOf
 from ps_cluster.config.modes import MODES
 from ps_cluster.report.terminal import make_console
-from ps_cluster.tools.simulate.costs import can_simulate, known_costs
+from ps_cluster.tools.simulate.costs import can_simulate
 
 
 @command(
     epilog=examples(
-        "simulate --workers 1,4,16 --ps 1,4 --network tutorial_cnn",
+        "simulate --workers 1,4,16 --ps 1,4",
         "simulate --mode sync-ps --backup-workers 2 --straggler random:gamma",
         "simulate --from runs/one_worker --save-costs costs.yaml",
+        "simulate --costs costs.yaml --workers 100 --ps 16",
     )
 )
 @trusted_code
@@ -59,16 +60,19 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
     "separates several workers. random:gamma slows all workers down at random.",
 )
 @option(
-    "--network",
-    type=OneOf(known_costs()),
-    help="Use the costs of this network; default: that of the run in --from, or tutorial_cnn.",
+    "--costs",
+    "costs_file",
+    type=INPUT_PATH,
+    metavar="FILE",
+    help="Use the costs in this file, which --save-costs has written; default: the costs of tutorial_cnn.",
 )
 @option(
     "--from",
     "calibrate_from",
     type=INPUT_PATH,
     metavar="RUN_DIR",
-    help="Measure the costs in this finished run. A run with --workers 1 is best.",
+    help="Measure the costs in this finished run. A run with --workers 1 is best. The costs that a run can't show are "
+    "those of --costs.",
 )
 @option(
     "--check",
@@ -100,11 +104,11 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
     metavar="FILE",
     help="Write all figures to this file as JSON; -: print them as JSON.",
 )
-@option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")
+@option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file, for --costs.")
 @click.pass_context
 def simulate(
     context: click.Context, /, workers: tuple[int, ...], parameter_servers: tuple[int, ...], mode: str,
-    local_steps: int | None, backup_workers: int, straggler: str, network: str | None, calibrate_from: Path | None,
+    local_steps: int | None, backup_workers: int, straggler: str, costs_file: Path | None, calibrate_from: Path | None,
     check_run: Path | None, link_gbps: float, latency_us: float, one_machine: bool, cores: int | None, seed: int,
     json_file: Path | None, save_costs: Path | None,
 ) -> None:  # fmt: skip
@@ -112,13 +116,13 @@ def simulate(
     from ps_cluster.tools.simulate.simulation_run import SimulationSettings, run_simulation
 
     if check_run:
-        kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
+        kept = ("check_run", "calibrate_from", "costs_file", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check takes these settings from the run")
     console = make_console()
     console.quiet |= json_file == STDOUT
     settings = SimulationSettings(
         workers=workers, parameter_servers=parameter_servers, mode=mode, local_steps=local_steps,
-        backup_workers=backup_workers, straggler=straggler, network=network, calibrate_from=calibrate_from,
+        backup_workers=backup_workers, straggler=straggler, costs_file=costs_file, calibrate_from=calibrate_from,
         check_run=check_run, link_gbps=link_gbps, latency_us=latency_us, one_machine=one_machine, cores=cores,
         seed=seed, save_costs=save_costs,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from ps_cluster.training.modes.local_steps import LocalMode
 from ps_cluster.training.modes.sync import Sync
 from ps_cluster.training.modes.sync_ps import SyncPs
 
-COSTS_FOLDER = CONFIG_FOLDER / "simulate"
+SHIPPED_COSTS = CONFIG_FOLDER / "simulate" / "tutorial_cnn.yaml"
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Variation = Annotated[float, Field(ge=0, le=10)]
@@ -187,16 +187,6 @@ class SimulatedCluster:
     def gradients_per_update(self) -> int:
         """Number of gradients that one update averages."""
         return self.workers - self.backup_workers if MODES[self.mode].averages else 1
-
-
-def known_costs() -> list[str]:
-    """Return the names of the neural networks with known costs, which `costs_of` takes."""
-    return sorted(path.stem for path in COSTS_FOLDER.glob("*.yaml"))
-
-
-def costs_of(network: str) -> Costs:
-    """Return the costs in configs/simulate/<network>.yaml."""
-    return read_costs(COSTS_FOLDER / f"{network}.yaml")
 
 
 def read_costs(file: Path) -> Costs:

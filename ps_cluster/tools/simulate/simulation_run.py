@@ -24,12 +24,10 @@ from ps_cluster.system import machine
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.simulate.calibration import calibrate, read_run
 from ps_cluster.tools.simulate.check import check
-from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate, costs_of, known_costs
+from ps_cluster.tools.simulate.costs import SHIPPED_COSTS, Costs, Links, SimulatedCluster, can_simulate, read_costs
 from ps_cluster.tools.simulate.prediction import Prediction, predict
 from ps_cluster.training.modes.local_steps import LocalSettings
 from ps_cluster.training.modes.sync_ps import SyncPs
-
-ANY_NETWORK = "tutorial_cnn"
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class SimulationSettings:
     local_steps: int | None = None
     backup_workers: int = 0
     straggler: str = NONE
-    network: str | None = None
+    costs_file: Path | None = None
     calibrate_from: Path | None = None
     check_run: Path | None = None
     link_gbps: float = 10.0
@@ -55,11 +53,9 @@ class SimulationSettings:
 
 def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, object]:
     """Simulate, print the predictions, and return all figures. Raises UserError for bad input."""
-    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
-    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
-    costs = costs_of(settings.network or of_run)
-    if run:
-        costs = calibrate(run, costs)
+    costs = read_costs(settings.costs_file or SHIPPED_COSTS)
+    if settings.calibrate_from:
+        costs = calibrate(read_run(settings.calibrate_from), costs)
     if settings.save_costs:
         write_whole(settings.save_costs, dump_yaml(costs.model_dump(mode="json")))
     checked = settings.check_run

@@ -6,11 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.tools.simulate import training
-from ps_cluster.tools.simulate.costs import costs_of, known_costs, read_costs
+from ps_cluster.tools.simulate.costs import SHIPPED_COSTS, read_costs
 from tests.tools.simulate.fake_run import write_run
 
 
@@ -22,12 +21,6 @@ def short(monkeypatch):
 
 def simulate(*arguments):
     return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
-
-
-def test_the_committed_costs_are_valid():
-    assert known_costs()
-    for name in known_costs():
-        assert costs_of(name).measured_on
 
 
 def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
@@ -47,7 +40,7 @@ def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
 
 def test_costs_of_another_processor_are_said_with_the_commands_that_measure_this_one(tmp_path):
     own = tmp_path / "own.yaml"
-    run = write_run(tmp_path / "run", startup_s=costs_of("tutorial_cnn").startup_cpu_seconds)
+    run = write_run(tmp_path / "run", startup_s=read_costs(SHIPPED_COSTS).startup_cpu_seconds)
     assert simulate("--from", run, "--workers", 3, "--ps", 1, "--save-costs", own).exit_code == 0
     assert read_costs(own).processor == "Some EPYC (avx512_bf16)"
     checked = check_against_other_costs(tmp_path, run)
@@ -58,7 +51,7 @@ def test_costs_of_another_processor_are_said_with_the_commands_that_measure_this
 
 def check_against_other_costs(tmp_path, run):
     """Return what `--check` says with the costs of `run` on another processor."""
-    other = write_run(tmp_path / "other", startup_s=costs_of("tutorial_cnn").startup_cpu_seconds)
+    other = write_run(tmp_path / "other", startup_s=read_costs(SHIPPED_COSTS).startup_cpu_seconds)
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps(summary | {"machine": {"processor": "Another"}}))
     result = simulate("--from", other, "--check", run, "--cores", 2)
@@ -100,7 +93,7 @@ def test_other_clusters_are_simulated_too(options):
 
 
 def test_costs_are_saved_and_a_run_is_checked(tmp_path):
-    startup = costs_of("tutorial_cnn").startup_cpu_seconds
+    startup = read_costs(SHIPPED_COSTS).startup_cpu_seconds
     run = write_run(tmp_path / "run", startup_s=startup)
     costs, file = tmp_path / "costs.yaml", tmp_path / "check.json"
     result = simulate("--from", run, "--check", run, "--cores", 2, "--save-costs", costs, "--json", file)
@@ -142,6 +135,26 @@ def test_bad_input_is_one_line_that_names_it(options, named, tmp_path, monkeypat
     assert named in result.output and len(result.output.splitlines()) == 1
 
 
+def test_saved_costs_predict_without_the_run_what_they_predicted_with_it(tmp_path):
+    run, costs = (
+        write_run(tmp_path / "run", table_weights=40_000_000, optimizer__rule="adagrad"),
+        tmp_path / "costs.yaml",
+    )
+    with_run = simulate("--from", run, "--save-costs", costs, "--workers", 2, "--ps", "1,4", "--json", "-")
+    without = simulate("--costs", costs, "--workers", 2, "--ps", "1,4", "--json", "-")
+    first, again = json.loads(with_run.stdout), json.loads(without.stdout)
+    assert first["costs"] == again["costs"] and first["predictions"] == again["predictions"]
+    assert again["setting"]["costs_file"] == str(costs)
+
+
+def test_a_calibration_takes_from_the_given_costs_what_a_run_cannot_show(tmp_path):
+    given, file = read_costs(SHIPPED_COSTS).model_copy(update={"chief_seconds": 0.5}), tmp_path / "costs.yaml"
+    file.write_text(dump_yaml(given.model_dump()))
+    found = simulate("--costs", file, "--from", write_run(tmp_path / "run"), "--workers", 2, "--ps", 1, "--json", "-")
+    costs = json.loads(found.stdout)["costs"]
+    assert costs["chief_seconds"] == 0.5 and costs["measured_on"].startswith("run: tutorial_cnn")
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -153,9 +166,29 @@ def test_bad_input_is_one_line_that_names_it(options, named, tmp_path, monkeypat
         ("more: 1", "unknown key 'more'"),
     ],
 )
-def test_costs_of_other_types_are_refused(tmp_path, change, says):
-    content = costs_of("tutorial_cnn").model_dump() | parse_yaml(change)
-    (tmp_path / "costs.yaml").write_text(dump_yaml(content))
-    with pytest.raises(UserError) as error:
-        read_costs(tmp_path / "costs.yaml")
-    assert str(tmp_path / "costs.yaml") in str(error.value) and says in str(error.value)
+def test_a_file_of_costs_with_a_bad_value_is_one_line_that_names_file_key_and_value(tmp_path, change, says):
+    file = tmp_path / "costs.yaml"
+    file.write_text(dump_yaml(read_costs(SHIPPED_COSTS).model_dump() | parse_yaml(change)))
+    assert_one_line_names(file, says)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "measured_on"),
+        ("[1, 2]", "must hold keys with values, like 'key: value', but holds a list"),
+        ("a: [", "is not YAML"),
+        ("\x00", "is not YAML"),
+        ("a: 1\n" * 100_000, "more than 65,536 bytes"),
+    ],
+)
+def test_a_file_that_holds_no_costs_is_one_line_that_names_it(tmp_path, content, says):
+    file = tmp_path / "costs.yaml"
+    file.write_text(content)
+    assert_one_line_names(file, says)
+
+
+def assert_one_line_names(file, says):
+    result = simulate("--costs", file)
+    assert result.exit_code == 2 and len(result.output.splitlines()) == 1, result.output
+    assert str(file) in result.output and says in result.output
