@@ -2,7 +2,7 @@
 
 from ps_cluster.config.changes import ChangedSetting, changed, distinguishing_settings, rate_origin
 from ps_cluster.config.merging import Resolved, build_config, load_config, resolve
-from ps_cluster.config.recipe import has_rates, rates_found
+from ps_cluster.config.recipe import has_rates, uses_found_rates
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
     MOST_PARAMETER_SERVERS,
@@ -31,6 +31,6 @@ __all__ = [
     "load_config",
     "parse_assignment",
     "rate_origin",
-    "rates_found",
     "resolve",
+    "uses_found_rates",
 ]

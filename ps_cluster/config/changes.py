@@ -17,6 +17,7 @@ from ps_cluster.config.recipe import (
     has_rates,
     rates_found,
     rates_listed_under,
+    uses_found_rates,
 )
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, RULE, flat, nested
@@ -107,10 +108,9 @@ def rate_origin(config: RunConfig) -> str:
         return f"the rate of {model} for modes that divide the network"
     mode, workers = rates_listed_under(config.chosen_mode, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
-    found = rates_found(config)
-    if found is not None and found.are_used_by(config):
+    if uses_found_rates(config):
         return f"found by a sweep for {place}"
-    if found is not None:
+    if rates_found(config) is not None:
         return f"the rate of {model} for all modes, because the rate for {place} was found with other settings"
     if has_rates(config):
         others = found_rates(NETWORKS[model])

@@ -252,6 +252,12 @@ def rates_found(config: RunConfig) -> FoundRates | None:
     return next((rates for rates in found_rates(network) if rates.place == place), None)
 
 
+def uses_found_rates(config: RunConfig) -> bool:
+    """Return whether a configuration uses the recipe's rates for its mode, workers and batch."""
+    found = rates_found(config)
+    return found is not None and found.are_used_by(config)
+
+
 def has_rates(config: RunConfig) -> bool:
     """Return whether the recipe of the chosen network has a table of learning rates."""
     return bool(found_rates(NETWORKS[config.model.name]))

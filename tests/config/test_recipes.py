@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from ps_cluster.config import build_config
+from ps_cluster.config import build_config, uses_found_rates
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.models.networks import tuned_settings
-from ps_cluster.tools.compare.comparison_plan import has_rates_of_recipe, planned_runs, read_comparison
+from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
 
 ASYNC = tuned_settings("async", batch=384, learning_rate=0.002, momentum=0.5)
 SINGLE = tuned_settings("single", workers=1, learning_rate=0.004, momentum=0.8)
@@ -144,7 +144,7 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
     runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
     rates = {
         (run.config.mode.name, run.config.training.batch_size_per_worker): (
-            run.config.optimizer.learning_rate, has_rates_of_recipe(run.config), run.scaled
+            run.config.optimizer.learning_rate, uses_found_rates(run.config), run.scaled
         )
         for run in runs
     }  # fmt: skip

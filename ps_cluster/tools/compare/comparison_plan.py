@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import RunConfig, build_config, rates_found, user_code
+from ps_cluster.config import RunConfig, build_config, user_code, uses_found_rates
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import MOST_EPOCHS
@@ -285,7 +285,7 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: Batch, straggle
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
     rate = config.optimizer.learning_rate
-    is_own = arm.set.get("optimizer.learning_rate") is not None or has_rates_of_recipe(config)
+    is_own = arm.set.get("optimizer.learning_rate") is not None or uses_found_rates(config)
     scaled = comparison.learning_rate == "linear" and not is_own and times != 1 and rate is not None
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
@@ -300,16 +300,6 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: Batch, straggle
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def has_rates_of_recipe(config: RunConfig) -> bool:
-    """Return whether `config` has the learning rate and momentum that the network's recipe lists for such a run.
-
-    A recipe holds the settings that were found for a network. It lists learning rates and momenta for some combinations
-    of mode, number of workers and batch size.
-    """
-    found = rates_found(config)
-    return found is not None and found.are_used_by(config)
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
