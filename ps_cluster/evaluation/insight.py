@@ -50,7 +50,7 @@ class Insight:
         if self._scorer.unit == "images":
             from ps_cluster.report.prediction_sheet import draw_predictions
 
-            self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), checkpoint.step)
+            self._writer.write_predictions(draw_predictions(self._scorer.answers(PICTURES)), checkpoint.step)
 
 
 def _largest(sizes: dict[str, int]) -> dict[str, slice]:

@@ -126,15 +126,15 @@ class EvaluationWriter(_Writer):
             counts, edges = np.histogram(wide, BARS, around)
             self._histogram(name, counts, edges, step)
 
-    def write_picture(self, name: str, picture: Image.Image, step: int) -> None:
-        """Write a picture."""
+    def write_predictions(self, picture: Image.Image, step: int) -> None:
+        """Write the picture that shows some predictions."""
         from tensorboard.plugins.image.metadata import create_summary_metadata
 
         file = BytesIO()
         picture.save(file, "png")
         content = [str(picture.width).encode(), str(picture.height).encode(), file.getvalue()]
         with self._writer.as_default(step=step):
-            tf.summary.write(name, tf.constant(content), metadata=create_summary_metadata(None, None))
+            tf.summary.write("predictions", tf.constant(content), metadata=create_summary_metadata(None, None))
         self._writer.flush()
 
 

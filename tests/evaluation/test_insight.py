@@ -19,8 +19,8 @@ class Writer:
     def write_values(self, name, values, step):
         self.values[step, name] = values
 
-    def write_picture(self, name, picture, step):
-        self.pictures.append((name, step, picture.size))
+    def write_predictions(self, picture, step):
+        self.pictures.append((step, picture.size))
 
 
 class Scorer:
@@ -90,4 +90,4 @@ def test_checkpoint_is_shown_only_if_the_run_has_grown_since_the_one_shown_befor
     insight = Insight(writer, Scorer("images"))
     for step in (100, 100, 109, 110, 200):
         insight.write(checkpoint(step, 0.0))
-    assert [step for _, step, _ in writer.pictures] == [100, 110, 200]
+    assert [step for step, _ in writer.pictures] == [100, 110, 200]

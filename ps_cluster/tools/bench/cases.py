@@ -110,7 +110,7 @@ def known_steps(model: str) -> int | None:
     return IMAGES[model] // BATCH_SIZE if model in IMAGES else None
 
 
-def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
+def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object]) -> RunConfig:
     """Return the complete configuration of a case, i.e. of one network with one precision.
 
     `values` has settings by dotted key, which replace those of the case. `training.steps`, the number of updates in
@@ -121,7 +121,7 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
         **UPDATES_ONLY, **RULE, "model.name": model, "model.precision": precision,
         "training.batch_size_per_worker": BATCH_SIZE,
         "training.steps": known_steps(model) if shapes == [(32, 32, 3)] else None,
-        **(values or {}),
+        **values,
         "data.dataset": packed.name,  # not "auto"
     }  # fmt: skip
     return complete_config(build_config(overrides=overrides), packed)

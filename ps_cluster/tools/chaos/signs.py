@@ -96,8 +96,9 @@ class Condition(Sign):
         return now if self._holds(running) else None
 
 
-def new_file(folder: Path, pattern: str) -> Sign:
-    """Return a sign of recovery: `folder` has a new file whose name matches `pattern`."""
+def new_snapshot(folder: Path) -> Sign:
+    """Return a sign of recovery: the folder of snapshots has a new one."""
+    pattern = "*.safetensors"
     known = set(folder.glob(pattern))
     return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
 

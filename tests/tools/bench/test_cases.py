@@ -36,7 +36,7 @@ def test_other_networks_and_other_examples_are_left_to_a_short_run_unless_their_
     spec = ExampleSpec({"image": ArrayField("uint8", (28, 28, 1))}, ArrayField("uint8", ()))
     network = f"{TOYS}/toy_network.py:build"
     for model, packed in ((network, IMAGES), ("tutorial_cnn", replace(IMAGES, name="mnist", spec=spec))):
-        assert cases.case(model, "float32", packed).training.steps is None
+        assert cases.case(model, "float32", packed, {}).training.steps is None
     assert cases.case(network, "float32", IMAGES, {"training.steps": 70}).training.steps == 70
 
 

@@ -1,6 +1,6 @@
 from ps_cluster.config.tasks import Task
 from ps_cluster.runs.result_rows import WorkerRow
-from ps_cluster.tools.chaos.signs import TrainingContinues, new_file
+from ps_cluster.tools.chaos.signs import TrainingContinues, new_snapshot
 from tests.helpers.rows import progress_row
 
 
@@ -19,7 +19,7 @@ def test_a_worker_continues_with_an_update_of_its_own_and_training_with_any_upda
 
 def test_a_file_that_was_there_before_is_not_a_new_one(tmp_path):
     (tmp_path / "step-1.safetensors").touch()
-    sign = new_file(tmp_path, "*.safetensors")
+    sign = new_snapshot(tmp_path)
     assert sign.seen([], {}, 1.0) is None
     (tmp_path / "step-2.safetensors").touch()
     assert sign.seen([], {}, 2.0) == 2.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from ps_cluster.config.tasks import OnDeaths
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
 from ps_cluster.tools.chaos.namespaces import MOUNTS, NotAllowed, inside, run_in
-from ps_cluster.tools.chaos.signs import TrainingBack, new_file
+from ps_cluster.tools.chaos.signs import TrainingBack, new_snapshot
 
 FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder itself
 NOTICED_WITHIN_S = 90.0  # A leader whose last save was slow pauses for up to 60 s (training/saver.py).
@@ -74,4 +74,4 @@ class OutOfInodes(_SmallDisk):
         with _small_disks(scene.run, files.states, NO_INODES):
             problem = f"the log {log.name} does not report that a snapshot could not be written"
             scene.wait_for(lambda: _REFUSED.encode() in log.read_bytes()[before:], NOTICED_WITHIN_S, problem)
-        return Injection(scene.now(), [new_file(files.snapshots, "*.safetensors")])
+        return Injection(scene.now(), [new_snapshot(files.snapshots)])
