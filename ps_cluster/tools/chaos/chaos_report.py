@@ -18,9 +18,7 @@ from ps_cluster.system import machine
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED, expected_accuracy
 
-SCHEMA = (
-    3  # In schema 2, `restarts_whole_cluster` was `whole_cluster`. In schema 1, `accuracy` had one undisturbed run.
-)
+SCHEMA = 3
 
 
 @dataclass

@@ -25,8 +25,6 @@ from ps_cluster.tools.compare.records import Record, limit_of, read_record
 from ps_cluster.tools.compare.result_tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
-# Schema 1 called the target target_accuracy; schema 2 had the differences as sentences, called findings; schema 3 called
-# target_is_limit target_at_first_score.
 SCHEMA = 4
 
 
