@@ -36,7 +36,6 @@ ON = {
     "mode.placement": "dense=1",
     "mode.micro_batches": 2,
     "mode.log_placement": True,
-    "mode.soft_placement": False,
     "mode.least_units": 32,
     "lookahead.every_updates": 5,
     "optimizer.clip_norm": 1.0,

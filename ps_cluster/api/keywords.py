@@ -46,7 +46,6 @@ class SharedOptions(TypedDict, total=False):
     log_placement: bool | None
     placement: str | None
     micro_batches: int | None
-    soft_placement: bool | None
     backup_workers: int | None
     grace_seconds: float | None
     least_units: int | None

@@ -77,9 +77,22 @@ def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[s
     or if the run does not use GPUs.
 
     Args:
-      asked: worker → the device that the user asks for, e.g. "GPU:0". It is returned even if it does not exist.
+      asked: worker → the device that the user asks for, e.g. "GPU:0".
       existing: the names of all devices of the cluster.
+
+    Raises:
+      UserError: a worker does not have the device that the user asks for.
     """
+    for worker, device in asked.items():
+        task = Task(WORKER, worker)
+        if device_name(task, device) not in existing:
+            own = ", ".join(
+                name.rpartition("/device:")[2] for name in existing if name.startswith(f"{task_name(task)}/")
+            )
+            raise UserError(
+                f"mode.placement: got '{device}' for worker {worker}, which has only {own}: name a device that this worker "
+                "has (workers see GPUs only with --gpus auto)"
+            )
     usual = [
         device_name(Task(WORKER, worker), accelerator_of(config) or CPU) for worker in range(config.cluster.workers)
     ]
@@ -91,21 +104,6 @@ def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[s
         else device_name(Task(WORKER, worker))
         for worker, device in enumerate(usual)
     ]
-
-
-def check_devices(wanted: Sequence[str], asked: Mapping[int, str], existing: Sequence[str]) -> None:
-    """Raise UserError if a device that the user asks for does not exist. For the arguments, see `devices_of`."""
-    for worker, device in asked.items():
-        if wanted[worker] not in existing:
-            own = ", ".join(
-                name.rpartition("/device:")[2]
-                for name in existing
-                if name.startswith(f"{task_name(Task(WORKER, worker))}/")
-            )
-            raise UserError(
-                f"mode.placement: got '{device}' for worker {worker}, which has only {own}: name a device that this worker "
-                "has (workers see GPUs only with --gpus auto), or set --soft-placement"
-            )
 
 
 def names_of_all_devices() -> list[str]:

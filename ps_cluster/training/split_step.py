@@ -20,7 +20,7 @@ from ps_cluster.models.width import WideNetwork
 from ps_cluster.training.devices import processor_beside
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
-from ps_cluster.training.placement import check_devices, devices_of, first_blocks, names_of_all_devices
+from ps_cluster.training.placement import devices_of, first_blocks, names_of_all_devices
 from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping_of, example_count
 
 
@@ -40,15 +40,21 @@ class SplitStep(TrainStep):
         *,
         train_examples: int,
         network: PartedNetwork,
+        log: Path | None,
         micro_batches: int = 1,
     ):
-        """Create the step. `network` is cut from the network `whole`."""
+        """Create the step.
+
+        Args:
+          network: the parts, which are cut from the network `whole`.
+          log: the file to which the device of each operation is written; None if it is not written.
+        """
         super().__init__(config, whole, spec, train_examples=train_examples)
         self.parts = network.parts
+        self.log = log
         self._parted = network
         self._micro_batches = micro_batches
         self._clips = [clipping_of(config.optimizer, part.layout) for part in self.parts]
-        self.log: Path | None = None  # the file to which the device of each operation is written, if any
 
     def by_parts(
         self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
@@ -142,29 +148,35 @@ def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def cut_by_layers(
-    config: RunConfig, settings: LayersSettings, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+    config: RunConfig,
+    settings: LayersSettings,
+    dataset: PackedDataset,
+    network: FlatNetwork,
+    device: str,
+    log: Path | None,
 ) -> SplitStep:
     """Cut a network between its layers. See `SplitNetwork.cut`."""
-    tf.config.set_soft_device_placement(settings.soft_placement)
     try:
         blocks = blocks_of(network.model)
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
-    firsts = first_blocks(blocks, settings.places, workers)
-    existing = names_of_all_devices()
-    devices = devices_of(config, settings.devices, existing)
-    if not settings.soft_placement:
-        check_devices(devices, settings.devices, existing)
+    firsts = first_blocks(blocks, settings.places, config.cluster.workers)
+    devices = devices_of(config, settings.devices, names_of_all_devices())
     with tf.device(device):
         staged = StagedNetwork(network, blocks, firsts, devices)
     return SplitStep(
         config, network, dataset.spec,
-        train_examples=dataset.train_examples, network=staged, micro_batches=settings.micro_batches,
+        train_examples=dataset.train_examples, network=staged, micro_batches=settings.micro_batches, log=log,
     )  # fmt: skip
 
 
 def cut_by_width(
-    config: RunConfig, settings: WidthSettings, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+    config: RunConfig,
+    settings: WidthSettings,
+    dataset: PackedDataset,
+    network: FlatNetwork,
+    device: str,
+    log: Path | None,
 ) -> SplitStep:
     """Cut the wide layers of a network by their units. See `SplitNetwork.cut`."""
     devices = devices_of(config, {}, names_of_all_devices())
@@ -173,4 +185,4 @@ def cut_by_width(
             wide = WideNetwork(network, devices, settings.least_units)
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
-    return SplitStep(config, network, dataset.spec, train_examples=dataset.train_examples, network=wide)
+    return SplitStep(config, network, dataset.spec, train_examples=dataset.train_examples, network=wide, log=log)

@@ -39,7 +39,6 @@ from ps_cluster.training.connecting import TaskAdmission, check_all_admitted, te
 from ps_cluster.training.devices import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings
-from ps_cluster.training.placement import names_of_all_devices
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import WorkerIdentity
@@ -64,7 +63,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=job.index, protocol="grpc")
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
     check_all_admitted(workers, cluster, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset)))
-    # Variables are created on processors, because soft placement applies only to graphs.
+    # Variables are created on processors, because TensorFlow's soft placement applies only to graphs.
     holders = [device_name(Task(WORKER, worker)) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher()).run(drain)
@@ -88,20 +87,16 @@ def build(
     network, start = make_network(config, dataset, own_device, free=free)
     start = replace(start, leader_prefix=leader_prefix)
     try:
-        step = mode.cut(config, dataset, network, own_device, len(devices))
+        step = mode.cut(config, dataset, network, own_device, log)
     except ValueError as error:
         raise UserError(str(error)) from error
-    existing = names_of_all_devices()
     for worker, part in enumerate(step.parts):
-        exists = part.device in existing
-        soft = "" if exists else " (it does not exist, so soft placement takes another device of this worker)"
-        log_line(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
+        log_line(f"worker {worker}: {len(part.positions):,} weights on {part.device}: {part.layers}")
     positions = [part.positions for part in step.parts]
     states = start.cut(positions, [part.statistics for part in step.parts])
     arrangement = Arrangement([[Listed(of_part)] for of_part in positions])
     # A snapshot is taken between two steps, so all shards have the same version.
     store = make_store(config, dataset, network, devices, states, arrangement, FairLock())
-    step.log = log
     return store, step
 
 

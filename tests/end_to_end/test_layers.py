@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.finished_runs import last_arrays, ledger_rows
-from tests.helpers.real_cluster import MOMENTUM, run
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import LIMIT_S, MOMENTUM, run, start_run
 
 pytestmark = pytest.mark.cluster
 TRANSFERS = ("_Send", "_Recv", "Identity")
@@ -25,8 +26,7 @@ def single(tmp_path_factory):
 @pytest.mark.parametrize(
     ("split", "options", "name"),
     [
-        # A device that is not there becomes the worker's processor.
-        ("layers", ("--placement", "conv2d_1=1:GPU:0,dense=2"), "own_computation/tutorial_cnn_stage_{}_"),
+        ("layers", ("--placement", "conv2d_1=1:CPU:0,dense=2"), "own_computation/tutorial_cnn_stage_{}_"),
         ("width", (), "own_computation/tutorial_cnn.*/part_{}_"),
     ],
 )
@@ -41,6 +41,16 @@ def test_three_workers_with_a_part_each_come_to_the_weights_of_one_process(split
     assert [worker["updates"] for worker in summary["workers"]] == [10, 10, 10]
     assert summary["worker_processes"] == 3 and summary["updates"]["mixed"] == summary["staleness"]["max"] == 0
     assert_computed_where_the_part_is(tmp_path / "run", name, first=int(split == "layers"))
+
+
+def test_a_run_that_names_a_device_that_its_worker_does_not_have_ends_with_one_line_and_exit_code_2(tmp_path):
+    placement = ("--split", "layers", "--workers", 3, "--placement", "conv2d_1=1:GPU:0,dense=2")
+    process = start_run(tmp_path / "run", *placement, *FEW)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2, errors
+    wrong = "mode.placement: got 'GPU:0' for worker 1, which has only CPU:0: name a device that this worker has"
+    assert sum(wrong in line for line in errors.splitlines()) == 1, errors
+    assert_none_left(tmp_path)
 
 
 def assert_computed_where_the_part_is(run_dir, name, first):

@@ -84,7 +84,9 @@ def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False)
     blocks = blocks_of(model)
     parted = StagedNetwork(network, blocks, first_blocks(blocks, (), workers), ["/device:CPU:0"] * workers)
     whole = GivenBatches(rows, config, network, spec, train_examples=1000)
-    staged = GivenStep(rows, config, network, spec, train_examples=1000, network=parted, micro_batches=micro_batches)
+    staged = GivenStep(
+        rows, config, network, spec, train_examples=1000, network=parted, log=None, micro_batches=micro_batches
+    )
     vectors = [flatten(model.trainable_variables), flatten(statistics_of(model))]
     lengths = [[part.layout.length for part in parted.parts], [part.statistics for part in parted.parts]]
     cut = [np.split(vector, np.cumsum(of)[:-1]) for vector, of in zip(vectors, lengths)]
@@ -194,7 +196,7 @@ def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(bui
         build_config(overrides=PLAIN | WIDTH | {"training.steps": 20} | settings), network, spec,
     )  # fmt: skip
     whole = GivenBatches(*arguments, train_examples=1000)
-    parts = GivenStep(*arguments, train_examples=1000, network=wide)
+    parts = GivenStep(*arguments, train_examples=1000, network=wide, log=None)
     vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
     starts = InitialState(vectors[0], vectors[0], vectors[1], network.keep).cut(
         [part.positions for part in parts.parts], [part.statistics for part in parts.parts]

@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
 from ps_cluster.training.devices import device_name, processor_beside
 from ps_cluster.training.modes.layers import PlacementEntry, parse_placement
-from ps_cluster.training.placement import check_devices, devices_of, first_blocks
+from ps_cluster.training.placement import devices_of, first_blocks
 from ps_cluster.training.split_trainer import FairLock
 from tests.helpers.waiting import run_workers
 
@@ -98,14 +98,13 @@ def device(worker, name="CPU:0"):
 PROCESSORS = [device(worker) for worker in range(3)]
 
 
-def test_a_device_that_is_asked_for_is_taken_and_without_soft_placement_it_has_to_be_there():
+def test_a_device_that_is_asked_for_is_taken_and_is_refused_if_the_worker_does_not_have_it():
     config = config_of(placement="a=0,b=1:GPU:0,c=2")
     asked = config.mode.devices
     wanted = [PROCESSORS[0], device(1, "GPU:0"), PROCESSORS[2]]
-    assert devices_of(config, asked, PROCESSORS) == devices_of(config, asked, [*PROCESSORS, wanted[1]]) == wanted
-    check_devices(wanted, asked, [*PROCESSORS, wanted[1]])
+    assert devices_of(config, asked, [*PROCESSORS, wanted[1]]) == wanted
     with pytest.raises(UserError, match="got 'GPU:0' for worker 1, which has only CPU:0: .* --gpus auto"):
-        check_devices(wanted, asked, PROCESSORS)
+        devices_of(config, asked, PROCESSORS)
 
 
 def test_with_gpus_a_worker_computes_on_its_first_one_unless_another_device_is_asked_for():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field, field_validator
@@ -23,7 +24,7 @@ _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,
 class PlacementEntry(NamedTuple):
     """An entry of the setting `placement`: `layer` and the layers after it, up to the next entry, are on `worker`.
 
-    `device` is the device that this worker should use; "" if the user names none.
+    `device` is the device that this worker has to use; "" if the user names none.
     """
 
     layer: str
@@ -45,9 +46,6 @@ class LayersSettings(SplitSettings):
         ge=1,
         le=64,
         description="Number of parts into which each batch is cut. The parts go through the workers one after the other.",
-    )
-    soft_placement: bool = Field(
-        default=True, description="Use a worker's processor if the worker lacks the device that was asked for."
     )
 
     @field_validator("placement")
@@ -95,11 +93,11 @@ class Layers(SplitNetwork):
     cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
 
     def cut(
-        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, log: Path | None
     ) -> SplitStep:
         from ps_cluster.training.split_step import cut_by_layers
 
-        return cut_by_layers(config, LayersSettings.of(config), dataset, network, device, workers)
+        return cut_by_layers(config, LayersSettings.of(config), dataset, network, device, log)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -57,15 +58,17 @@ class SplitNetwork(DefaultMode):
 
     @abstractmethod
     def cut(
-        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, log: Path | None
     ) -> SplitStep:
-        """Cut a network into a part for each of `workers` workers, and return the step through all parts.
+        """Cut a network into a part for each worker, and return the step through all parts.
 
         Args:
           device: the chief's device.
+          log: the file to which the device of each operation is written; None if it is not written.
 
         Raises:
           ValueError: the network can't be cut. The message names the setting and its value.
+          UserError: a worker does not have the device that the user asks for.
         """
 
     def train(self, job: TrainingJob) -> None:

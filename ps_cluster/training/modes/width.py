@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -34,8 +35,8 @@ class Width(SplitNetwork):
     unused_settings = SplitNetwork.unused_settings | {"optimizer.clip_norm"}
 
     def cut(
-        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, log: Path | None
     ) -> SplitStep:
         from ps_cluster.training.split_step import cut_by_width
 
-        return cut_by_width(config, WidthSettings.of(config), dataset, network, device, workers)
+        return cut_by_width(config, WidthSettings.of(config), dataset, network, device, log)
