@@ -10,29 +10,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ps_cluster.config import build_config, parse_assignment
+from ps_cluster.config import parse_assignment
 from ps_cluster.launch import task
-from ps_cluster.launch.gpu_choice import with_gpus_found
-from ps_cluster.launch.launcher import run_local
-from ps_cluster.launch.local_run import complete_config, resolve_data
-from ps_cluster.report.progress import make_view
-from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.gpus import usable_gpus
+from tests.helpers.changed_tasks import launch, task_argv
 
-SETTINGS = {
-    "data.dataset": "synthetic", "model.name": "mlp", "model.precision": "float32", "training.steps": 30,
-    "training.batch_size_per_worker": 8, "cluster.gpus": "auto",
-}  # fmt: skip
 DEVICE = "CPU:1"
-
-
-def run(root: Path, assignments: list[str]) -> int:
-    view, run_dir = make_view(), RunDir.create(root)
-    settings = build_config(overrides=SETTINGS | dict(map(parse_assignment, assignments)))
-    dataset = resolve_data(settings.data, notify=view.notice)
-    config = with_gpus_found(complete_config(settings, dataset), usable_gpus(os.environ), view.notice)
-    argv = (sys.executable, "-m", "tests.helpers.second_processor_task")
-    return run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv)
 
 
 def do_task(arguments: list[str]) -> None:
@@ -54,4 +36,5 @@ def do_task(arguments: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1].startswith("--"):
         do_task(sys.argv[1:])
-    sys.exit(run(Path(sys.argv[1]), sys.argv[2:]))
+    settings = {"training.steps": 30, "cluster.gpus": "auto"} | dict(map(parse_assignment, sys.argv[2:]))
+    sys.exit(launch(Path(sys.argv[1]), task_argv("second_processor_task"), settings))

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces
+from ps_cluster.models.flat import flatten
 from ps_cluster.models.rows import NO_ROWS
 from ps_cluster.runs.checkpoints import Checkpoint, as_full_state, load, save
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
@@ -15,9 +16,11 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore, StepPush
 from ps_cluster.server.vector_on_server import Extent
+from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.step import WHOLE_PERIOD, Compute
 
 LENGTH = 7
+IN_ASYNC = {"mode.name": "async", "staleness.method": "none"}
 
 
 class Plain(Compute):
@@ -62,6 +65,37 @@ def make_store(
         total_steps=config.total_steps(50_000),
         shard_class=kind,
     )
+
+
+class StoreOfTables:
+    """A parameter store of a network with embedding tables."""
+
+    def __init__(self, network, rows, servers, *, rule, steps, kind=ParameterShard, mode=IN_ASYNC, keyed=None):
+        """Create the store.
+
+        Args:
+          rows: the rows of each group of tables.
+          mode: the settings of the mode.
+          keyed: the groups whose rows are found by their keys.
+        """
+        self.network, self.servers = network, servers
+        weights = flatten(network.variables)
+        nothing = np.zeros([2, 3], np.float32)
+        start = InitialState(weights, np.ones_like(weights), *nothing, tables=rows, keyed=keyed or {})
+        values = {
+            "optimizer.rule": rule,
+            "optimizer.weight_decay": 0.0,
+            "cluster.wire": "float32",
+            "training.steps": steps,
+        }
+        self.store = ParameterStore(
+            ["/device:CPU:0"] * servers, start.split(servers), config=build_config(overrides=values | mode),
+            total_steps=steps, shard_class=kind, arrangement=arrangement_of(network, servers),
+        )  # fmt: skip
+
+    @property
+    def state(self):
+        return state_of(self.store)
 
 
 def row(learning_rate=0.1, worker=0):

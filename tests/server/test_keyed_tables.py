@@ -7,29 +7,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import build_config
 from ps_cluster.layers import DynamicEmbedding
 from ps_cluster.models.embedding_tables import TableCall, Tables
-from ps_cluster.models.flat import FlatNetwork, assign, flatten
+from ps_cluster.models.flat import FlatNetwork, assign
 from ps_cluster.models.keyed_rows import EMPTY, KeyedTableLayout
 from ps_cluster.runs.checkpoint_arrays import KEYED
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.resharding import resharded
 from ps_cluster.runs.result_rows import KeyedUse
-from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, REFUSED
-from ps_cluster.server.store import ParameterStore, StepPush
-from ps_cluster.training.building import arrangement_of
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.table_occupancy import TableOccupancy
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import after_changes, eagerly, row, state_of
+from tests.helpers.stores import StoreOfTables, after_changes, eagerly, row
 from tests.helpers.waiting import identity
 
 pytestmark = pytest.mark.slow
 RATE, STEPS, WIDTH, UPDATES = 0.1, 30, 3, 20
 
 
-class Stored:
+class Stored(StoreOfTables):
     """A store whose network has an ordinary table, dense weights and a dynamic embedding table."""
 
     def __init__(self, servers, budget=96, **form):
@@ -39,20 +36,9 @@ class Stored:
         ids = keras.Input([1], dtype="int64")
         parts = [layer(ids) for layer in (self.keyed, self.numbered)]
         self.model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(parts)))
-        self.network = FlatNetwork(self.model, tables=Tables([self.keyed, self.numbered]))
-        weights, tables = flatten(self.network.variables), self.network.tables
+        network = FlatNetwork(self.model, tables=Tables([self.keyed, self.numbered]))
         rows = tuple(np.asarray(layer.embeddings.value) for layer in (self.numbered, self.keyed))  # in groups' order
-        nothing = np.zeros([2, 3], np.float32)
-        start = InitialState(weights, np.ones_like(weights), *nothing, tables=rows, keyed=tables.keyed_parts())
-        values = {
-            "mode.name": "async", "staleness.method": "none", "optimizer.rule": "adagrad", "optimizer.weight_decay": 0.0,
-            "cluster.wire": "float32", "training.steps": STEPS,
-        }  # fmt: skip
-        self.servers = servers
-        self.store = ParameterStore(
-            ["/device:CPU:0"] * servers, start.split(servers), config=build_config(overrides=values),
-            total_steps=STEPS, arrangement=arrangement_of(self.network, servers),
-        )  # fmt: skip
+        super().__init__(network, rows, servers, rule="adagrad", steps=STEPS, keyed=network.tables.keyed_parts())
 
     @cached_property
     def _graph(self):
@@ -79,10 +65,6 @@ class Stored:
     def train(self, *steps):
         for step in steps:
             assert self.step(step, keys_of(step))[1] == [APPLIED] * self.servers
-
-    @property
-    def state(self):
-        return state_of(self.store)
 
     @property
     def with_rows(self):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces, open_tensors
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, flatten
@@ -15,13 +14,12 @@ from ps_cluster.runs.checkpoint_arrays import form_of
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, load, save
 from ps_cluster.runs.resharding import is_aligned, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
-from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, ParameterShard
-from ps_cluster.server.store import ParameterStore, StepPush
+from ps_cluster.server.store import StepPush
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.modes.sync_ps import RoundShard
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import after_changes, eagerly, ledger_of, row, state_of
+from tests.helpers.stores import IN_ASYNC, StoreOfTables, after_changes, eagerly, ledger_of, row
 from tests.helpers.waiting import identity
 
 RATE, STEPS = 0.1, 100
@@ -33,33 +31,23 @@ LOOKED_UP = [
     {"first": [], "second": [2, 2], "third": [6, 0, 3]},
     {"first": [1, 2, 4, 5, 6, 7], "second": [1], "third": [1]},
 ]
-IN_ASYNC = {"mode.name": "async", "staleness.method": "none"}
 LEDGER = ("accepted_steps", "counts")
 
 
-class Stored:
+class Stored(StoreOfTables):
     """A store whose network has weights between its tables, two of which have the same width."""
 
-    def __init__(self, servers, rule="sgd", kind=ParameterShard, values=IN_ASYNC, shapes=SHAPES):
+    def __init__(self, servers, rule="sgd", kind=ParameterShard, mode=IN_ASYNC, shapes=SHAPES):
         keras.utils.set_random_seed(0)
         tables = [keras.layers.Embedding(*shape, name=name) for name, shape in shapes.items()]
         dense = [keras.layers.Dense(2, name="begin"), keras.layers.Dense(1, name="end")]
         ids = keras.Input([1], dtype="int32")
         parts = [tables[0](ids), dense[0](tables[1](ids)), *(table(ids) for table in tables[2:])]
         model = keras.Model(ids, dense[1](keras.layers.Concatenate()(parts)))
-        self.network = FlatNetwork(model, tables=Tables(tables))
+        network = FlatNetwork(model, tables=Tables(tables))
         self.first = flatten(model.trainable_variables)
-        weights = flatten(self.network.variables)
-        start = InitialState(
-            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=self.network.tables.take_values()
-        )
-        values = {"optimizer.rule": rule, "optimizer.weight_decay": 0.0} | values
-        config = build_config(overrides={"cluster.wire": "float32", "training.steps": STEPS} | values)
-        self.servers = servers
-        self.store = ParameterStore(
-            ["/device:CPU:0"] * servers, start.split(servers), config=config, total_steps=STEPS, shard_class=kind,
-            arrangement=arrangement_of(self.network, servers),
-        )  # fmt: skip
+        rows = network.tables.take_values()
+        super().__init__(network, rows, servers, rule=rule, steps=STEPS, kind=kind, mode=mode)
 
     def rows(self, looked_up):
         tables = self.network.tables
@@ -101,10 +89,6 @@ class Stored:
     def train(self, *steps):
         for step in steps:
             assert self.step(step) == [APPLIED] * self.servers
-
-    @property
-    def state(self):
-        return state_of(self.store)
 
 
 def after_updates(stored, rule, steps):
