@@ -38,7 +38,7 @@ from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.limits import room
+from ps_cluster.system.limits import free_memory
 from ps_cluster.tools.bench.cases import UPDATES_ONLY
 from ps_cluster.training.memory import table_bytes
 
@@ -133,7 +133,7 @@ def main(
     """Measure the time of an update and the servers' memory for tables of several sizes."""
     given: dict[str, Any] = {"training.steps": steps, **dict(map(parse_assignment, assignments))}
     sizes = [HARDLY_ANY, *(million * 10**6 // TABLES for million in sorted(millions))]
-    free, largest = room(), settings_of(sizes[-1], width, 1, given)
+    free, largest = free_memory(), settings_of(sizes[-1], width, 1, given)
     numbers = TABLES * largest["data.rows"] * largest["model.row_width"]
     if (needs := PROCESSES_BYTES + table_bytes(build_config(None, largest), numbers)) > free.memory_bytes:
         raise UserError(

@@ -177,9 +177,9 @@ def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) 
 
 def _print_plan(resolved: Resolved) -> int:
     from ps_cluster.launch import dry_run
-    from ps_cluster.system.limits import room
+    from ps_cluster.system.limits import free_memory
 
-    for line in dry_run.lines(resolved, room()):
+    for line in dry_run.lines(resolved, free_memory()):
         print_line(line)
     return 0
 

@@ -132,7 +132,7 @@ class OptimizerRule(Named, Generic[OwnSettings]):
     update: type[UpdateRule[OwnSettings]]
     row_update: type[RowRule[OwnSettings]] | None = None
 
-    def class_attributes(self) -> Mapping[str, type]:
+    def expected_classes(self) -> Mapping[str, type]:
         from ps_cluster.server.update_rules.row_rule import RowRule
         from ps_cluster.server.update_rules.rule import UpdateRule
 

@@ -39,7 +39,7 @@ class Named:
     page = "docs/extending.md"
     Settings: type[Section] = Section
 
-    def class_attributes(self) -> Mapping[str, type]:
+    def expected_classes(self) -> Mapping[str, type]:
         """Return the attributes whose values have to be classes: name → the required base class of the value."""
         return {}
 
@@ -218,11 +218,11 @@ class Registry(Generic[T]):
         return made
 
     def _check_classes(self, made: Named, name: str) -> None:
-        """Raise UserError if `Settings`, or a value in `class_attributes`, is not a subclass of the required class."""
+        """Raise UserError if `Settings`, or a value in `expected_classes`, is not a subclass of the required class."""
         if not isinstance(made.Settings, type) or not issubclass(made.Settings, self.settings):
             base = _full_name(self.settings)
             raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
-        for attribute, base_of_value in made.class_attributes().items():
+        for attribute, base_of_value in made.expected_classes().items():
             given = getattr(made, attribute, None)  # a user's class may lack it
             if not isinstance(given, type) or not issubclass(given, base_of_value):
                 raise UserError(

@@ -49,7 +49,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction[OwnSettings]]
 
-    def class_attributes(self) -> Mapping[str, type]:
+    def expected_classes(self) -> Mapping[str, type]:
         from ps_cluster.server.staleness.correction import Correction
 
         return {"correction": Correction}

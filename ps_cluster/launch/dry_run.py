@@ -19,7 +19,7 @@ _ORIGINS_FROM = 45  # column
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 
 
-def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
+def lines(resolved: Resolved, free: FreeMemory) -> Iterator[str]:
     """Yield the lines of a YAML file that the option --config accepts.
 
     Its comments say where each value comes from, which tasks would start, and how much memory they need.
@@ -37,8 +37,8 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
         yield f"# precision: {fastest_precision()} on this machine"
     needed, network = memory.needed_bytes(config), config.model.name
     not_known = f"not known for network {network}; the run makes an estimate when it builds the network"
-    yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
-    if warning := memory.warning(config, room):
+    yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {free}"
+    if warning := memory.warning(config, free):
         yield f"# {warning}"
     yield "# nothing was started"
 

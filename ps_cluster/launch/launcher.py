@@ -33,7 +33,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.child_process import ProcessCalls
 from ps_cluster.system.forked_tasks import ForkServer
-from ps_cluster.system.limits import room
+from ps_cluster.system.limits import free_memory
 from ps_cluster.system.private_network import network_for
 from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
@@ -105,7 +105,7 @@ def run_local(
             notify=view.notice,
         )
         view.start(config, run_dir, dataset, described_objective(dataset, check_network(config, dataset)))
-        if line := memory.warning(config, room()):
+        if line := memory.warning(config, free_memory()):
             view.notice(MEMORY_SHORT(line))
         loop = EventLoop(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
         server.stops = loop.stops_at_once  # before the loop starts the first task, and with it the server

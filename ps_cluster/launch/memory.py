@@ -51,12 +51,12 @@ def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
     return f"up to {at_once * max(filter(None, needed)) / 1e9:.1f} GB"
 
 
-def warning(config: RunConfig, room: FreeMemory) -> str | None:
+def warning(config: RunConfig, free: FreeMemory) -> str | None:
     """Return a line for the user if the run needs more memory than is available, else None."""
     needed = needed_bytes(config)
-    if needed is None or needed <= room.memory_bytes:
+    if needed is None or needed <= free.memory_bytes:
         return None
     return (
-        f"memory: the run takes about {needed / 1e9:.1f} GB, but {room}: the system may kill its processes; fewer "
+        f"memory: the run takes about {needed / 1e9:.1f} GB, but {free}: the system may kill its processes; fewer "
         "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator need less memory"
     )

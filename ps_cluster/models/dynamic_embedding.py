@@ -71,21 +71,21 @@ class DynamicEmbedding(keras.Layer):
         self.budget, self.output_dim, self.seed, self.scale = budget, output_dim, seed, scale
         self.admit_after, self.expire_after = admit_after, expire_after
         ways = min(WAYS, budget)
-        self.form = KeyedTableLayout(
+        self.layout = KeyedTableLayout(
             self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after
         )
 
     def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""
         self.embeddings = self.add_weight(
-            shape=(self.form.capacity, self.output_dim),
+            shape=(self.layout.capacity, self.output_dim),
             initializer="zeros",
             dtype="float32",
             name="embeddings",
             autocast=False,
         )
         self.keys = self.add_weight(
-            shape=(self.form.capacity,), initializer=_empty, dtype="int64", name="keys", trainable=False
+            shape=(self.layout.capacity,), initializer=_empty, dtype="int64", name="keys", trainable=False
         )
         self.built = True
 
@@ -107,11 +107,11 @@ class DynamicEmbedding(keras.Layer):
                 f"DynamicEmbedding: Keras alone can't train '{self.name}': call ps_cluster.fit instead of Model.fit, "
                 "or set trainable = False on this layer to train only the other layers"
             )
-        wanted, form = self.as_keys(keys), self.form
-        bucket = form.bucket_of(wanted)
-        column = form.columns_of(wanted, bucket, tf.reshape(own, [form.buckets, form.ways]))
-        rows = tf.gather(embeddings, bucket * form.ways + tf.maximum(column, 0))
-        rows = tf.where((column >= 0)[:, None], rows, form.initial(wanted))
+        wanted, layout = self.as_keys(keys), self.layout
+        bucket = layout.bucket_of(wanted)
+        column = layout.columns_of(wanted, bucket, tf.reshape(own, [layout.buckets, layout.ways]))
+        rows = tf.gather(embeddings, bucket * layout.ways + tf.maximum(column, 0))
+        rows = tf.where((column >= 0)[:, None], rows, layout.initial(wanted))
         rows = tf.reshape(rows, tf.concat([tf.shape(keys), [self.output_dim]], 0))
         return tf.cast(tf.ensure_shape(rows, [*keys.shape, self.output_dim]), self.compute_dtype)
 

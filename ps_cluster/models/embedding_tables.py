@@ -48,7 +48,7 @@ class Table:
     @property
     def keyed(self) -> KeyedTableLayout | None:
         """The buckets and other properties of a dynamic embedding table; None if the layer is an `Embedding`."""
-        return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
+        return self.layer.layout if isinstance(self.layer, DynamicEmbedding) else None
 
     @property
     def width(self) -> int:
@@ -99,7 +99,7 @@ class Tables:
     @property
     def keyed_size(self) -> int:
         """The number of integers, such as keys, that a checkpoint stores to manage the rows of dynamic tables."""
-        return sum(layer.form.state_size for layer in self.keyed.values())
+        return sum(layer.layout.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
         return any(variable is table.layer.embeddings for table in self.tables)
@@ -117,7 +117,7 @@ class Tables:
 
     def keyed_parts(self) -> dict[int, KeyedPart]:
         """Return the initial content of the dynamic embedding tables: number of a group → content of its table."""
-        return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
+        return {group: KeyedPart(layer.layout, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Tables:
             of_calls = tf.stack([tf.size(call.ids) for call in asked])
             keyed = self.keyed.get(group)
             distinct, index = tf.unique(_numbered_in_group(asked, of_calls) if keyed is None else _checked_keys(asked))
-            of_server = tf.cast((keyed.form.bucket_of(distinct) if keyed else distinct) % servers, tf.int32)
+            of_server = tf.cast((keyed.layout.bucket_of(distinct) if keyed else distinct) % servers, tf.int32)
             if servers > 1:
                 order = tf.argsort(of_server, stable=True)
                 distinct = tf.gather(distinct, order)

@@ -54,13 +54,13 @@ class NetworkEnd:
         return [TARGET] * len(self._graph.tensors)
 
     @cached_property
-    def place(self) -> int:
+    def index(self) -> int:
         """The index, among all outputs, of the output that predicts the target."""
         return self.arrays.index(self._array)
 
     @property
     def _output(self) -> tf.Tensor:
-        return self._graph.tensors[self.place]
+        return self._graph.tensors[self.index]
 
     @property
     def structure(self) -> Outputs:

@@ -146,13 +146,13 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
         for variable, part in zip(variables, np.split(vector, np.cumsum(layout.sizes)[:-1]) if variables else ()):
             variable.assign(part.reshape(variable.shape))
     layers = [layer for layer in layers_of(model) if isinstance(layer, DynamicEmbedding) and layer.trainable]
-    ends = np.cumsum([layer.form.state_size for layer in layers])
+    ends = np.cumsum([layer.layout.state_size for layer in layers])
     if (0 if keyed is None else keyed.size) != (ends[-1] if layers else 0):
         raise ValueError(
             f"the checkpoint's state of the dynamic embedding tables does not fit {model.name}: their sizes differ"
         )
     for layer, part in zip(layers, np.split(keyed, ends[:-1]) if keyed is not None else ()):
-        layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
+        layer.keys.assign(part.reshape(layer.layout.buckets, -1)[:, : layer.layout.ways].ravel())
 
 
 def as_arguments(inputs: Mapping[str, Input]) -> Input | dict[str, Input]:

@@ -158,7 +158,7 @@ class ObjectiveHead(Head):
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
         """Adapt the head to the meaning of the outputs. `losses`: the losses of compile(), by the output's index."""
         if losses:
-            self.of_probabilities = end.gives_probabilities(losses.get(end.place))
+            self.of_probabilities = end.gives_probabilities(losses.get(end.index))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:

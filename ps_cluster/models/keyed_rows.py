@@ -87,14 +87,14 @@ class KeyedTableLayout:
 class KeyedPart:
     """The initial content of one server's part of a table: the buckets whose number modulo `servers` is `index`."""
 
-    form: KeyedTableLayout  # the properties of the whole table
+    layout: KeyedTableLayout  # the properties of the whole table
     keys: np.ndarray  # int64 [places of the part], the key of each place; EMPTY if the place has no row
     index: int = 0
     servers: int = 1
 
     def of_server(self, index: int, servers: int) -> KeyedPart:
         """Return the part for server `index` of `servers`. Call this on a part that contains the whole table."""
-        return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
+        return KeyedPart(self.layout, self.keys.reshape(-1, self.layout.ways)[index::servers].ravel(), index, servers)
 
 
 def fingerprints(words: tf.Tensor) -> tf.Tensor:

@@ -77,7 +77,7 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     activation = "sigmoid" if is_one_of_two else objective.activation
     last = layers.Activation("linear" if is_done else activation, dtype="float32", name="predictions")
     model = followed_by(model, last, spec.inputs)
-    prediction = keras.tree.flatten(model.output)[end.place]
+    prediction = keras.tree.flatten(model.output)[end.index]
     if is_done and not end.ends_in_probabilities:
         prediction = layers.ReLU(max_value=1.0, dtype="float32", name="within_0_and_1")(prediction)
     if is_one_of_two:

@@ -61,7 +61,7 @@ class Calibration:
         """The mean confidence minus the accuracy: above 0 the network is too sure. None without predictions."""
         return share_of((self.sums - self.rights).sum(), self.total)
 
-    def shares(self, sums: np.ndarray) -> list[float | None]:
+    def bin_means(self, sums: np.ndarray) -> list[float | None]:
         """Return the mean of each bin: its sum in `sums` [M] divided by its count; None for an empty bin."""
         return [share_of(total, count) for total, count in zip(sums, self.counts)]
 
@@ -72,8 +72,8 @@ class Calibration:
             "overconfidence": self.overconfidence,
             "bins": len(self.counts),
             "counts": self.counts.tolist(),
-            "right": self.shares(self.rights),
-            "confidence": self.shares(self.sums),
+            "right": self.bin_means(self.rights),
+            "confidence": self.bin_means(self.sums),
         }
 
 

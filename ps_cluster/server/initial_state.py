@@ -86,7 +86,7 @@ class InitialState:
         They are every `servers`-th row of the group, beginning with row `index` (server/table_shard.py). In a dynamic
         embedding table, they are every `servers`-th bucket of rows.
         """
-        ways = [self.keyed[group].form.ways if group in self.keyed else 1 for group in range(len(self.tables))]
+        ways = [self.keyed[group].layout.ways if group in self.keyed else 1 for group in range(len(self.tables))]
         return tuple(
             rows.reshape(-1, together, rows.shape[1])[index::servers].reshape(-1, rows.shape[1])
             for rows, together in zip(self.tables, ways)

@@ -49,7 +49,7 @@ class KeyedTableShard(TableShard):
     Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for a row.
 
     Attributes:
-      form: the size and the settings of the whole table.
+      layout: the size and the settings of the whole table.
       rows: float32 [buckets * ways, width].
       keys: int64 [buckets, columns], EMPTY where there is no key.
       used: int64 [buckets, columns], the version at the last use of the key.
@@ -66,9 +66,9 @@ class KeyedTableShard(TableShard):
           version: int64 [], the shard's version.
         """
         super().__init__(values, settings)
-        self.form, self._part, self._version = part.form, part, version
-        waiting = part.form.columns - part.form.ways
-        keys = np.pad(part.keys.reshape(-1, part.form.ways), ((0, 0), (0, waiting)), constant_values=EMPTY)
+        self.layout, self._part, self._version = part.layout, part, version
+        waiting = part.layout.columns - part.layout.ways
+        keys = np.pad(part.keys.reshape(-1, part.layout.ways), ((0, 0), (0, waiting)), constant_values=EMPTY)
         first = keys, np.where(keys == EMPTY, _NEVER, -1), np.zeros_like(keys), np.zeros_like(keys[:, :1])
         self.keys, self.used, self.sightings, self.ended = (tf.Variable(one, trainable=False) for one in first)
 
@@ -78,13 +78,13 @@ class KeyedTableShard(TableShard):
         return self.keys, self.used, self.sightings, self.ended
 
     def state(self) -> tf.Tensor:
-        """Return the `bookkeeping` for a checkpoint, int64 [buckets, `form.state_columns`].
+        """Return the `bookkeeping` for a checkpoint, int64 [buckets, `layout.state_columns`].
 
-        Keys that were not used in the last `form.expire_after` versions are left out.
+        Keys that were not used in the last `layout.expire_after` versions are left out.
         """
         keys, used = self.keys.read_value(), self.used.read_value()
-        if self.form.expire_after is not None:
-            keys = tf.where(self._version.read_value() - used <= self.form.expire_after, keys, EMPTY)
+        if self.layout.expire_after is not None:
+            keys = tf.where(self._version.read_value() - used <= self.layout.expire_after, keys, EMPTY)
         return tf.concat([keys, used, self.sightings.read_value(), self.ended.read_value()], axis=1)
 
     def restore(self, state: np.ndarray) -> None:
@@ -98,21 +98,21 @@ class KeyedTableShard(TableShard):
         return ids
 
     def keys_at(self, indices: tf.Tensor) -> tf.Tensor:
-        return tf.gather_nd(self.keys, tf.stack([indices // self.form.ways, indices % self.form.ways], axis=1))
+        return tf.gather_nd(self.keys, tf.stack([indices // self.layout.ways, indices % self.layout.ways], axis=1))
 
     def indices_in_table(self, indices: np.ndarray) -> np.ndarray:
         """Return the indices in the whole table, int64 [u], for indices in the shard's part, int64 [u]."""
-        ways = self.form.ways
+        ways = self.layout.ways
         found: np.ndarray = (indices // ways * self._part.servers + self._part.index) * ways + indices % ways
         return found
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Return the rows of some keys, concatenated, [u * width] in `dtype`. `wanted`: the keys, int64 [u]."""
         found, is_there = self._find(wanted)
-        has_row = is_there & (found.columns < self.form.ways)
+        has_row = is_there & (found.columns < self.layout.ways)
         rows = tf.gather(self.rows, tf.where(has_row, self._indices(found), 0))
         others = tf.where(~has_row)
-        initial = self.form.initial(tf.gather(wanted, others[:, 0]))
+        initial = self.layout.initial(tf.gather(wanted, others[:, 0]))
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
     def rows_to_update(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -120,21 +120,21 @@ class KeyedTableShard(TableShard):
 
         See `TableShard.rows_to_update`.
         """
-        form, now = self.form, self._version.read_value()
+        layout, now = self.layout, self._version.read_value()
         found, is_there = self._find(wanted)
         seen = tf.where(is_there, tf.gather_nd(self.sightings, found.cells), 0) + 1
-        has_row = is_there & (found.columns < form.ways)
-        is_admitted = ~has_row & (seen >= form.admit_after)
+        has_row = is_there & (found.columns < layout.ways)
+        is_admitted = ~has_row & (seen >= layout.admit_after)
         stays = is_there & ~is_admitted
         with tf.control_dependencies([seen, has_row]):  # both are read before anything changes
             noted = [
                 self._write(found.chosen((found.columns >= 0) & ~stays), _NEVER, 0, is_empty=True),
                 self._write(found.chosen(stays), now, tf.boolean_mask(seen, stays)),
             ]
-        if form.admit_after > 1:
-            _, entered = self._enter(found.chosen(~stays & ~is_admitted), form.ways, form.columns, now, noted)
+        if layout.admit_after > 1:
+            _, entered = self._enter(found.chosen(~stays & ~is_admitted), layout.ways, layout.columns, now, noted)
             noted = [entered]
-        begun, entered = self._enter(found.chosen(is_admitted), 0, form.ways, now, noted)
+        begun, entered = self._enter(found.chosen(is_admitted), 0, layout.ways, now, noted)
         with tf.control_dependencies([entered, self._begin(begun.chosen(begun.columns >= 0))]):
             columns = tf.tensor_scatter_nd_update(
                 tf.where(has_row, found.columns, -1), tf.where(is_admitted), begun.columns
@@ -146,14 +146,14 @@ class KeyedTableShard(TableShard):
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
         """Return the entries of some keys, and for each key whether the shard holds it, bool [k].
 
-        A key that was not used in the last `form.expire_after` versions counts as not held.
+        A key that was not used in the last `layout.expire_after` versions counts as not held.
         """
-        buckets = self.form.bucket_of(keys) // self._part.servers
-        found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))
+        buckets = self.layout.bucket_of(keys) // self._part.servers
+        found = _Entries(keys, buckets, self.layout.columns_of(keys, buckets, self.keys))
         is_there = found.columns >= 0
-        if self.form.expire_after is not None:
+        if self.layout.expire_after is not None:
             unused = self._version.read_value() - tf.gather_nd(self.used, found.cells)
-            is_there &= unused <= self.form.expire_after
+            is_there &= unused <= self.layout.expire_after
         return found, is_there
 
     def _indices(self, entries: _Entries) -> tf.Tensor:
@@ -161,7 +161,7 @@ class KeyedTableShard(TableShard):
 
         The index has no meaning for a key that waits for a row.
         """
-        return tf.where(entries.columns >= 0, entries.buckets * self.form.ways + entries.columns, -1)
+        return tf.where(entries.columns >= 0, entries.buckets * self.layout.ways + entries.columns, -1)
 
     def _write(
         self, entries: _Entries, used: tf.Tensor | int, seen: tf.Tensor | int, *, is_empty: bool = False
@@ -208,9 +208,9 @@ class KeyedTableShard(TableShard):
         entries = entries._replace(columns=tf.where(is_free, first + tf.cast(column, tf.int64), -1))
         entering = entries.chosen(is_free)
         has_ended = tf.boolean_mask(last_use, is_free) != _NEVER
-        if self.form.expire_after is not None:
-            has_ended &= now - tf.boolean_mask(last_use, is_free) <= self.form.expire_after
-        ended = tf.boolean_mask(entering.buckets, has_ended & (end == self.form.ways))
+        if self.layout.expire_after is not None:
+            has_ended &= now - tf.boolean_mask(last_use, is_free) <= self.layout.expire_after
+        ended = tf.boolean_mask(entering.buckets, has_ended & (end == self.layout.ways))
         counted = self.ended.scatter_nd_add(tf.stack([ended, tf.zeros_like(ended)], 1), tf.ones_like(ended))
         with tf.control_dependencies([used]):
             return entries, tf.group(counted, self._write(entering, now, 1))
@@ -218,5 +218,5 @@ class KeyedTableShard(TableShard):
     def _begin(self, entries: _Entries) -> tf.Operation:
         """Set the rows of some entries to their initial values, and the slots of these rows to their first values."""
         indices = self._indices(entries)
-        rows = self.rows.scatter_update(tf.IndexedSlices(self.form.initial(entries.keys), indices))
+        rows = self.rows.scatter_update(tf.IndexedSlices(self.layout.initial(entries.keys), indices))
         return tf.group(rows, self._rule.reset(indices))

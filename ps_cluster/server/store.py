@@ -328,7 +328,7 @@ class ParameterStore:
     @property
     def keyed_tables(self) -> list[KeyedTableLayout]:
         """The properties of each dynamic embedding table, in the order in which a checkpoint has the tables."""
-        return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
+        return [table.layout for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
 
     @property
     def state_bytes(self) -> int:

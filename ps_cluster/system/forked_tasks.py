@@ -18,8 +18,8 @@ import psutil
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.logs import with_log
 from ps_cluster.system.child_process import Starter, StartOptions
+from ps_cluster.system.failure_lines import failure_line
 from ps_cluster.system.fork_server import ANSWER_BYTES, ASK, ForkRequest
-from ps_cluster.system.last_words import last_words
 
 FIRST_ANSWER_TIMEOUT_S = 120.0  # the first answer comes after the import of TensorFlow
 ANSWERS_WITHIN_S = 10.0  # a fork takes milliseconds
@@ -193,7 +193,7 @@ class ForkServer:
         """Return the line of the log that says why the server ended; "" if it still runs or has written nothing."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._server is not None:
-                return last_words(self._log, self._log_start, self._server.wait(KILLED_WITHIN_S))
+                return failure_line(self._log, self._log_start, self._server.wait(KILLED_WITHIN_S))
         return ""
 
     def close(self) -> None:

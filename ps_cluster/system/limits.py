@@ -58,7 +58,7 @@ class FreeMemory:
         return f"the control group (cgroup) allows {room} more"
 
 
-def room() -> FreeMemory:
+def free_memory() -> FreeMemory:
     """Return how much memory processes may take now."""
     return FreeMemory(psutil.virtual_memory().available, allowance().left_bytes)
 

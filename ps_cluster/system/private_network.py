@@ -24,7 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
 from ps_cluster.runs.machine_rows import NetworkSummary
-from ps_cluster.system.last_words import last_error_line
+from ps_cluster.system.failure_lines import last_error_line
 
 REQUIRE, OFF = "require", "off"  # the other value, "auto", isolates where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))

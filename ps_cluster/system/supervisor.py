@@ -15,7 +15,7 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.runs.logs import with_log
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.system.child_process import ChildProcess, ProcessCalls, StartedProcess, Starter, how_ended, stop_all
-from ps_cluster.system.last_words import last_words
+from ps_cluster.system.failure_lines import failure_line
 from ps_cluster.system.private_network import RunNetwork
 
 
@@ -73,8 +73,8 @@ class TaskExit:
         # The last line of a killed task is often a progress row, and not the reason.
         killed = self.exit_code < 0 and not self.error.time
         meaning = ", its last line: " if killed and self.last_line else ": "
-        last_words = f"{meaning}{self.last_line or 'no output'}"
-        return with_log(f"{self.task} (pid {self.pid}) ended with {self.how_ended}{last_words}", self.log)
+        why = f"{meaning}{self.last_line or 'no output'}"
+        return with_log(f"{self.task} (pid {self.pid}) ended with {self.how_ended}{why}", self.log)
 
 
 class Supervisor:
@@ -162,5 +162,5 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
     spec, error = process.spec, TaskError()
     with contextlib.suppress(FileNotFoundError, UserError):  # if it is missing or can't be read, the log remains
         error = read_json(spec.error, TaskError)
-    line = one_line(error.message) or last_words(spec.log, process.log_start, exit_code)
+    line = one_line(error.message) or failure_line(spec.log, process.log_start, exit_code)
     return TaskExit(process.task, process.pid, exit_code, spec.log, line, error)

@@ -105,10 +105,10 @@ def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[M
         for server, parts in enumerate(of_servers):
             first = (server - table.first) % servers
             parts.append(RowRange(begin, begin + table.rows * table.width, together, first, servers))
-        if form := table.keyed:
-            end = keys_before + form.state_size
+        if layout := table.keyed:
+            end = keys_before + layout.state_size
             for server, parts in enumerate(of_keys):
-                parts.append(RowRange(keys_before, end, form.state_columns, server, servers))
+                parts.append(RowRange(keys_before, end, layout.state_columns, server, servers))
             keys_before = end
     return Arrangement(of_servers, Arrangement(of_keys) if keys_before else None)
 

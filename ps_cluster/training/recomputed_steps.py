@@ -124,12 +124,12 @@ class RecomputedSteps:
         groups = sorted({int(name.partition("_")[0]) for name in shards[0].keyed})
         layers = [one for one in layers_of(self._model) if isinstance(one, DynamicEmbedding) and one.trainable]
         for group, layer in zip(groups, layers, strict=True):
-            found = np.full(layer.form.capacity, EMPTY)
+            found = np.full(layer.layout.capacity, EMPTY)
             for shard in shards:
                 keys, places, given = (shard.keyed[f"{group}_{name}"] for name in ("keys", "places", "given"))
                 found[places[places >= 0]] = keys[places >= 0]
-                others = tf.cast(layer.form.initial(tf.constant(keys[places < 0])), wire)
-                if (tf.cast(others, tf.float32) != given.reshape(-1, layer.form.width)[places < 0]).numpy().any():
+                others = tf.cast(layer.layout.initial(tf.constant(keys[places < 0])), wire)
+                if (tf.cast(others, tf.float32) != given.reshape(-1, layer.layout.width)[places < 0]).numpy().any():
                     return "gradients of rows that were removed from their table between the pull and the push"
             layer.keys.assign(found)
         return None

@@ -20,7 +20,7 @@ from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.system.limits import room
+from ps_cluster.system.limits import free_memory
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
@@ -115,7 +115,7 @@ class SessionStart:
         leaders = self.resumed.meta.leaders if self.resumed else []
         leader_prefix = new_leader_prefix(self.term, leaders[0].term if leaders else self.term)
         # Under a launcher, all tasks are on this machine.
-        free = None if self._life is None else room()
+        free = None if self._life is None else free_memory()
         store, compute = self._build(self.config, self.dataset, devices, own_device, leader_prefix, free)
         if self.leads and self.resumed is None:  # a resumed run already has states, and needs room for only one more
             check_disk(self.config, self.run_dir, store.state_bytes)

@@ -30,7 +30,10 @@ def test_an_update_that_is_computed_again_with_another_result_fails_the_run(tmp_
     assert re.search(f"Error: {told}", done.stderr), done.stderr
     summary = summary_of(run_dir)
     assert summary["outcome"] == "failed" and not summary["proof"]["holds"]
-    assert all("computed again" in problem or "equation of the update says" in problem for problem in summary["proof"]["problems"])
+    assert all(
+        "computed again" in problem or "equation of the update says" in problem
+        for problem in summary["proof"]["problems"]
+    )
     recomputed, updates = summary["proof"]["recomputed"], summary["updates"]
     assert recomputed["workers"].keys() == {"0"} and recomputed["of"] == STEPS
     assert recomputed["largest_deviations"]["gradient"] < 1 < recomputed["largest_deviations"]["weights"]

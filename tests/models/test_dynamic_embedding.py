@@ -42,18 +42,18 @@ def test_initial_rows_and_buckets_are_splitmix64_of_seed_and_key():
 
 def test_a_saved_layer_finds_its_rows_again_and_gives_others_their_initial_values(tmp_path):
     model, layer = network(seed=4, admit_after=2, expire_after=7)
-    bucket = int(layer.form.bucket_of(tf.constant([3], tf.int64))[0])
+    bucket = int(layer.layout.bucket_of(tf.constant([3], tf.int64))[0])
     keys, rows = np.full(32, EMPTY), np.zeros([32, 3], np.float32)
     keys[bucket * 16 + 5], rows[bucket * 16 + 5] = 3, (1, 2, 3)
     layer.keys.assign(keys)
     layer.embeddings.assign(rows)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras").get_layer("keys")
-    assert loaded.form == layer.form
-    found, initial = loaded(tf.constant(KEYS)).numpy(), layer.form.initial(tf.constant(KEYS.ravel())).numpy()
+    assert loaded.layout == layer.layout
+    found, initial = loaded(tf.constant(KEYS)).numpy(), layer.layout.initial(tf.constant(KEYS.ravel())).numpy()
     assert (found[0, 0] == [1, 2, 3]).all() and (found[1, 1] == [1, 2, 3]).all()
     assert (found[0, 1] == initial[1]).all() and (found[1, 0] == initial[2]).all()
-    assert (loaded(tf.constant([EMPTY])).numpy() == layer.form.initial(tf.constant([EMPTY])).numpy()).all()
+    assert (loaded(tf.constant([EMPTY])).numpy() == layer.layout.initial(tf.constant([EMPTY])).numpy()).all()
 
 
 def test_words_are_keys_by_their_fingerprints():

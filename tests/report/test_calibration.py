@@ -12,8 +12,8 @@ def test_the_error_is_the_mean_gap_of_the_bins_weighted_by_their_predictions():
     confidence, right = np.array([0.3, 0.5, 0.9, 0.9, 0.6]), np.array([False, True, True, False, True])
     found = Calibration.of(confidence, right, bins=2)
     assert found.counts.tolist() == [2, 3]
-    assert found.shares(found.rights) == pytest.approx([0.5, 2 / 3])
-    assert found.shares(found.sums) == pytest.approx([0.4, 0.8])
+    assert found.bin_means(found.rights) == pytest.approx([0.5, 2 / 3])
+    assert found.bin_means(found.sums) == pytest.approx([0.4, 0.8])
     assert found.expected_error == pytest.approx((2 * 0.1 + 3 * 2 / 15) / 5)
     assert found.overconfidence == pytest.approx((0.3 + 0.5 + 0.9 + 0.9 + 0.6 - 3) / 5)
 
@@ -27,7 +27,7 @@ def test_gaps_of_opposite_sign_do_not_cancel():
 def test_the_ends_of_the_range_are_in_the_first_and_the_last_bin():
     found = Calibration.of(np.array([0.0, 1.0]), np.array([False, True]))
     assert (found.counts[0], found.counts[-1], found.total) == (1, 1, 2)
-    assert found.shares(found.rights)[1] is None and found.shares(found.sums)[1] is None
+    assert found.bin_means(found.rights)[1] is None and found.bin_means(found.sums)[1] is None
 
 
 def test_without_predictions_there_is_no_error():

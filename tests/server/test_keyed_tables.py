@@ -69,7 +69,7 @@ class Stored(StoreOfTables):
     @property
     def with_rows(self):
         """The keys that have a row, int64 [buckets, ways]; EMPTY at the other places."""
-        return self.state[KEYED].reshape(self.keyed.form.buckets, -1)[:, : self.keyed.form.ways]
+        return self.state[KEYED].reshape(self.keyed.layout.buckets, -1)[:, : self.keyed.layout.ways]
 
 
 def keys_of(step):
@@ -83,17 +83,17 @@ def keys_of(step):
 class Table:
     """The same table in plain Python: of each bucket a list of [key, last use, row, squares], and one of those that wait."""
 
-    def __init__(self, form):
-        self.form, self.ended = form, 0
+    def __init__(self, layout):
+        self.layout, self.ended = layout, 0
         keys = np.unique(np.concatenate([keys_of(step) for step in range(UPDATES)]))
-        self.bucket = dict(zip(keys.tolist(), form.bucket_of(tf.constant(keys)).numpy())).__getitem__
-        self.initial = dict(zip(keys.tolist(), form.initial(tf.constant(keys)).numpy())).__getitem__
-        self.buckets = [[[None, -2, None, None] for _ in range(form.ways)] for _ in range(form.buckets)]
-        self.waiting = [[[None, -2, 0] for _ in range(form.ways)] for _ in range(form.buckets)]
+        self.bucket = dict(zip(keys.tolist(), layout.bucket_of(tf.constant(keys)).numpy())).__getitem__
+        self.initial = dict(zip(keys.tolist(), layout.initial(tf.constant(keys)).numpy())).__getitem__
+        self.buckets = [[[None, -2, None, None] for _ in range(layout.ways)] for _ in range(layout.buckets)]
+        self.waiting = [[[None, -2, 0] for _ in range(layout.ways)] for _ in range(layout.buckets)]
 
     def find(self, cells, key, now):
         for cell in cells:
-            if cell[0] == key and (self.form.expire_after is None or now - cell[1] <= self.form.expire_after):
+            if cell[0] == key and (self.layout.expire_after is None or now - cell[1] <= self.layout.expire_after):
                 return cell
         return None
 
@@ -108,7 +108,7 @@ class Table:
             cell, waits = self.find(rows, key, now), self.find(waiting, key, now)
             if cell:
                 cell[1] = now
-            elif 1 + (waits[2] if waits else 0) < self.form.admit_after:
+            elif 1 + (waits[2] if waits else 0) < self.layout.admit_after:
                 if waits:
                     waits[1:] = now, waits[2] + 1
                 else:
@@ -152,7 +152,7 @@ CASES = {
 def test_rows_appear_and_end_as_in_a_table_of_plain_python(case):
     servers, budget, form = CASES[case]
     stored = Stored(servers, budget, **form)
-    table, changed = Table(stored.keyed.form), 0
+    table, changed = Table(stored.keyed.layout), 0
     for step in range(UPDATES):
         found, outcomes = stored.step(step, keys_of(step))
         expected = table.pull(found, step)
@@ -162,7 +162,7 @@ def test_rows_appear_and_end_as_in_a_table_of_plain_python(case):
         table.push(expected, step)
     assert changed > 50 and (table.ended > 0 or "expire_after" in form)
     state = stored.state
-    bookkeeping = state[KEYED].reshape(stored.keyed.form.buckets, -1)
+    bookkeeping = state[KEYED].reshape(stored.keyed.layout.buckets, -1)
     assert bookkeeping[:, -1].sum() == table.ended
     assign(stored.model, state["weights"], state["statistics"][:0], state[KEYED])
     asked = sorted({cell[0] for cells in table.buckets for cell in cells if cell[0] is not None} | set(found))

@@ -104,7 +104,7 @@ def test_what_a_group_uses_is_no_room(seen, tmp_path, monkeypatch, membership, f
     allowed = allowance(tmp_path / "membership", tmp_path / "groups")
     assert (allowed.memory_bytes, allowed.left_bytes) == (4 * GIB, 2 * GIB), "files that are only cached are dropped"
     monkeypatch.setattr(control_group, "allowance", lambda: allowed)
-    assert control_group.room().allowed_bytes == 2 * GIB
+    assert control_group.free_memory().allowed_bytes == 2 * GIB
 
 
 @pytest.mark.parametrize(

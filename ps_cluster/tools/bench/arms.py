@@ -43,7 +43,7 @@ class BenchArm:
       values: settings of this arm, by dotted key.
       can_be_slow: whether `cluster.straggler` slows down workers of this arm.
       same_without_stragglers: for an arm with slow workers, the name of the same arm without slow workers; otherwise None.
-      ideal: for an arm with slow workers, the quotient of two rates of an ideal cluster: its rate with slow workers
+      ideal_share: for an arm with slow workers, the quotient of two rates of an ideal cluster: its rate with slow workers
         and its rate without them. In an ideal cluster, no worker waits for a slow one.
       torch: whether the arm needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images
         like CIFAR-10's.
@@ -56,7 +56,7 @@ class BenchArm:
     values: Mapping[str, object] = field(default_factory=dict)
     can_be_slow: bool = False
     same_without_stragglers: str | None = None
-    ideal: float = 1.0
+    ideal_share: float = 1.0
     torch: bool = False
     python: str = sys.executable
 
@@ -150,11 +150,10 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     for arm in chosen:
         found.append(arm)
         if arm.can_be_slow:
-            ideal = 1 - lost / int(str(arm.values.get("cluster.workers", workers)))
+            share = 1 - lost / int(str(arm.values.get("cluster.workers", workers)))
             values = {**arm.values, "cluster.straggler": straggler}
-            found.append(
-                replace(arm, name=f"{arm.name}+straggler", values=values, same_without_stragglers=arm.name, ideal=ideal)
-            )
+            name = f"{arm.name}+straggler"
+            found.append(replace(arm, name=name, values=values, same_without_stragglers=arm.name, ideal_share=share))
     return found
 
 

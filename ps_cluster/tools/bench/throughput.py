@@ -110,12 +110,12 @@ def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
 
 
 def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
-    """Return the result of `kept` in each round, divided by `BenchArm.ideal`.
+    """Return the result of `kept` in each round, divided by `BenchArm.ideal_share`.
 
-    `BenchArm.ideal` is the result of `kept` for an ideal cluster. Return None for an arm that is not slowed.
+    `BenchArm.ideal_share` is the result of `kept` for an ideal cluster. Return None for an arm that is not slowed.
     """
     shares = kept(rates, arm)
-    return None if shares is None else [share / arm.ideal for share in shares]
+    return None if shares is None else [share / arm.ideal_share for share in shares]
 
 
 class Benchmark(NamedTuple):
@@ -223,7 +223,7 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
     """Print a line for each arm of each case.
 
-    Then print, for each arm with slow workers, how its "share kept" is computed, and its `BenchArm.ideal`.
+    Then print, for each arm with slow workers, how its "share kept" is computed, and its `BenchArm.ideal_share`.
     """
     title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)
@@ -240,7 +240,7 @@ def print_table(benchmark: Benchmark, results: Sequence[Result], console: Consol
     for arm in results[0].arms:
         if arm.same_without_stragglers:
             ratio = f"the rate of {arm.name} ÷ the rate of {arm.same_without_stragglers}"
-            ideal = f"{arm.ideal:.2f} if no worker waited for a slow one"
+            ideal = f"{arm.ideal_share:.2f} if no worker waited for a slow one"
             console.print(
                 f"share of the rate that is kept with slow workers: {ratio}; this would be {ideal}", highlight=False
             )

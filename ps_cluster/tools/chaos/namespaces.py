@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ps_cluster.system.last_words import last_error_line
+from ps_cluster.system.failure_lines import last_error_line
 from ps_cluster.system.private_network import RunNetwork
 
 NETWORK, MOUNTS = "net", "mnt"  # types of namespaces

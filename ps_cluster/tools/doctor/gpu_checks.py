@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ps_cluster.installation import environment_with_package, how_to_install_cuda
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system import environment
+from ps_cluster.system.failure_lines import last_error_line
 from ps_cluster.system.gpus import usable_gpus
-from ps_cluster.system.last_words import last_error_line
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 MULTIPLY_S = 160.0  # TensorFlow may compile for a new GPU at its first use

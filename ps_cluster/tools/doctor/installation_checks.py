@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from ps_cluster.data import inventory
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
 from ps_cluster.system import environment
-from ps_cluster.system.last_words import last_error_line
+from ps_cluster.system.failure_lines import last_error_line
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 FIRST_PYTHON, LAST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml

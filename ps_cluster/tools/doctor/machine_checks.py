@@ -16,7 +16,7 @@ from ps_cluster.files.writable import check_folder
 from ps_cluster.launch.memory import needed_bytes
 from ps_cluster.notices import ignore
 from ps_cluster.system import machine
-from ps_cluster.system.limits import Allowance, FreeMemory, allowance, room
+from ps_cluster.system.limits import Allowance, FreeMemory, allowance, free_memory
 from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
@@ -50,7 +50,7 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
 
 def memory(space: FreeMemory | None = None) -> Finding:
     """Check that there is enough memory for the default run."""
-    space = space or room()
+    space = space or free_memory()
     configs = (build_config(), build_config(None, SMALLEST))
     default, smallest = (needed_bytes(config) or 0 for config in configs)  # these networks were measured
     answer = f"{space}; the default run takes about {default / GB:.1f} GB"

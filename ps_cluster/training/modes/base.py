@@ -30,7 +30,7 @@ class DefaultMode(Mode):
     shard: type[ParameterShard] = ParameterShard
     step_source: type[StepSource] = AsynchronousSteps
 
-    def class_attributes(self) -> Mapping[str, type]:
+    def expected_classes(self) -> Mapping[str, type]:
         """Return the attributes whose values have to be classes: name of the attribute → base class of the value."""
         return {"shard": ParameterShard, "step_source": StepSource}
 

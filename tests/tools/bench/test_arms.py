@@ -78,11 +78,11 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
     chosen = arms.with_straggler(arms.choose(["single", "cluster", "sync"]), "2:5x", workers=3)
     assert [arm.name for arm in chosen] == ["single", "cluster", "cluster+straggler", "sync", "sync+straggler"]
     slow = chosen[4]
-    assert slow.same_without_stragglers == "sync" and slow.ideal == pytest.approx(2.2 / 3)
+    assert slow.same_without_stragglers == "sync" and slow.ideal_share == pytest.approx(2.2 / 3)
     config = slow.config(CASE)
     assert (config.mode.name, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
     four = replace(arms.SYNC, values={"mode.name": "sync", "cluster.workers": 4})
-    assert arms.with_straggler([four], "2:5x", workers=3)[1].ideal == pytest.approx(3.2 / 4), "of its own workers"
+    assert arms.with_straggler([four], "2:5x", workers=3)[1].ideal_share == pytest.approx(3.2 / 4), "of its own workers"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from ps_cluster.system.last_words import last_error_line, last_words
+from ps_cluster.system.failure_lines import failure_line, last_error_line
 
 CHATTER = "I0000 00:00:1 port.cc:153] oneDNN custom operations are on.\n"
 CHAIN = """connecting
@@ -54,11 +54,11 @@ F0000 00:00:1 tensor.cc:1] Check failed: dtype() == expected
 )  # fmt: skip
 def test_the_reason_is_what_a_process_wrote_first_when_it_failed(tmp_path, log, exit_code, reason):
     (tmp_path / "log").write_text("RuntimeError: of the process before\n" + log)
-    assert last_words(tmp_path / "log", len("RuntimeError: of the process before\n"), exit_code) == reason
+    assert failure_line(tmp_path / "log", len("RuntimeError: of the process before\n"), exit_code) == reason
 
 
 def test_a_log_that_somebody_has_removed_has_no_reason(tmp_path):
-    assert last_words(tmp_path / "absent", 0, 1) == ""
+    assert failure_line(tmp_path / "absent", 0, 1) == ""
 
 
 @pytest.mark.parametrize(("stderr", "line"), [("first\nlast\n\n", "last"), (" \n", "exit code 3")])

@@ -20,7 +20,7 @@ _EXCEPTION = re.compile(r"[\w.]+(:|$)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
-def last_words(log: Path, start: int, exit_code: int) -> str:
+def failure_line(log: Path, start: int, exit_code: int) -> str:
     """Return the line of a log that says why its process ended, cut to a readable length; "" without such a line.
 
     The first error that a process writes when it fails is the reason, because later errors follow from it. Exceptions
