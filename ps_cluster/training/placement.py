@@ -90,8 +90,8 @@ def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[s
                 name.rpartition("/device:")[2] for name in existing if name.startswith(f"{task_name(task)}/")
             )
             raise UserError(
-                f"mode.placement: got '{device}' for worker {worker}, which has only {own}: name a device that this worker "
-                "has (workers see GPUs only with --gpus auto)"
+                f"mode.placement: got '{device}' for worker {worker}, which has only {own}: name a device that this "
+                "worker has (workers see GPUs only with --gpus auto)"
             )
     usual = [
         device_name(Task(WORKER, worker), accelerator_of(config) or CPU) for worker in range(config.cluster.workers)
