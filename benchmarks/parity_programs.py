@@ -18,7 +18,7 @@ from keras import layers
 
 from benchmarks.digits import all_digits
 from ps_cluster.config import build_config
-from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.launch.config_completion import resolve_data
 from ps_cluster.report.terminal import print_line
 
 CIFAR10_FOLDER = "PARITY_CIFAR10"  # environment variable

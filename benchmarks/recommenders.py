@@ -38,7 +38,7 @@ from ps_cluster.config.user_settings import parse_assignment
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
-from ps_cluster.launch.local_run import complete_config, resolve_data
+from ps_cluster.launch.config_completion import complete_config, resolve_data
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled_heads import head_of
 from ps_cluster.models.flat import flatten, statistics_of

@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.api.program import COMMAND
 from ps_cluster.data.formats.tfds import READER
 from ps_cluster.launch import fork_server_program
-from ps_cluster.launch.launcher import TASK_ARGV
+from ps_cluster.launch.task import TASK_ARGV
 from ps_cluster.system import environment, tensorboard_server
 from tests.helpers.planted import plant, run_of
 

@@ -8,7 +8,6 @@ begins, stops the run without a drain. The exit code is then 128 plus the number
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 from ps_cluster.clock import AwakeClock
@@ -16,13 +15,14 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_description, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.launch import fork_server_program, memory, task
+from ps_cluster.launch import fork_server_program, memory
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
 from ps_cluster.launch.local_cluster import FORK_SERVER, TENSORBOARD, LocalCluster
 from ps_cluster.launch.network_check import check_network, described_objective
 from ps_cluster.launch.stages import RunLimits
+from ps_cluster.launch.task import TASK_ARGV
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.summary import EndedRun
@@ -38,8 +38,6 @@ from ps_cluster.system.private_network import network_for
 from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor
-
-TASK_ARGV = (sys.executable, "-m", task.__name__)
 
 
 def run_local(

@@ -27,14 +27,14 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import environment_with_package
+from ps_cluster.launch.config_completion import complete_config, resolve_data
 from ps_cluster.launch.endings import early_stopping_of, why_broken, write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
-from ps_cluster.launch.launcher import TASK_ARGV
-from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import check_network, described_objective
 from ps_cluster.launch.one_task_decisions import RendezvousLimits, decisions_for, port_taken_message
 from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
+from ps_cluster.launch.task import TASK_ARGV
 from ps_cluster.launch.task_arguments import TaskArguments
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify, ignore

@@ -61,6 +61,9 @@ from ps_cluster.system.usage import return_large_blocks
 from ps_cluster.training.devices import check_gpus
 from ps_cluster.training.job import TrainingJob
 
+TASK_ARGV = (sys.executable, "-m", __name__)
+"""The command that runs one task. Modules that import this one use it; inside the process of a task it is wrong."""
+
 
 def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
     """Carry out one task of a run, and then end the process.

@@ -11,7 +11,7 @@ from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import inventory, sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import load_packed
-from ps_cluster.launch.local_run import complete_config
+from ps_cluster.launch.config_completion import complete_config
 from tests.helpers.bad_input import refusal
 
 

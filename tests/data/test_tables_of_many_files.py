@@ -14,7 +14,7 @@ from pyarrow import csv
 from ps_cluster.config import build_config
 from ps_cluster.config.samples import ends_of_files
 from ps_cluster.errors import UserError
-from ps_cluster.launch.local_run import complete_config
+from ps_cluster.launch.config_completion import complete_config
 from tests.helpers.bad_input import PROJECT
 from tests.helpers.own_data import packed, refused
 

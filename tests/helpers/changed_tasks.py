@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ps_cluster.config import build_config
+from ps_cluster.launch.config_completion import complete_config, resolve_data
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
-from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.report.progress import make_view
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.gpus import usable_gpus

@@ -7,8 +7,8 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
-from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_cluster import LocalCluster
+from ps_cluster.launch.task import TASK_ARGV
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.private_network import RunNetwork

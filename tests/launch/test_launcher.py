@@ -28,6 +28,7 @@ from ps_cluster.files import locks
 from ps_cluster.launch import fork_server_program, launcher
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.stages import RunLimits
+from ps_cluster.launch.task import TASK_ARGV
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.private_network import network_for
@@ -238,7 +239,7 @@ def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(lau
     began = time.monotonic()
     stop.start()
     try:
-        assert launch(task_argv=launcher.TASK_ARGV) == 128 + signal.SIGTERM
+        assert launch(task_argv=TASK_ARGV) == 128 + signal.SIGTERM
     finally:
         stop.cancel()
     assert time.monotonic() - began < 30, "it was waited for"

@@ -324,9 +324,7 @@ def run_with(tmp_path, settings):
     return run_dir
 
 
-def finds_data(monkeypatch, dataset):
-    """Let new and resumed runs find this data set."""
-    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
+def let_resumed_runs_find(monkeypatch, dataset):
     monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
 
 
@@ -357,19 +355,17 @@ def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
         ({"inputs": {"row": ArrayField("float32", (7,))}}, {}, "'airbench' takes images"),
     ],
 )
-def test_settings_that_do_not_fit_the_examples_are_refused_and_leave_nothing(
-    tmp_path, monkeypatch, changes, settings, told
-):
+def test_settings_that_do_not_fit_the_examples_are_refused_and_leave_nothing(tmp_path, changes, settings, told):
     dataset = only_named()
-    finds_data(monkeypatch, replace(dataset, spec=replace(dataset.spec, **changes)))
+    dataset = replace(dataset, spec=replace(dataset.spec, **changes))
+    config = build_config(None, settings)
     with pytest.raises(UserError, match=told):
-        local_run.start_run(build_config(None, settings), tmp_path / "run", view=QuietView())
+        local_run.start_run(config, tmp_path / "run", view=QuietView(), resolve=lambda *_: dataset)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_name_may_be_used_again_where_nothing_was_trained_and_the_old_logs_are_gone(tmp_path, monkeypatch):
     dataset, old_logs = only_named("synthetic", tmp_path, 100, 10), []
-    finds_data(monkeypatch, dataset)
 
     def fails(config, run_dir, *_, **__):
         old_logs.append(run_dir.log(Task("chief", 0)).is_file())
@@ -379,7 +375,8 @@ def test_a_name_may_be_used_again_where_nothing_was_trained_and_the_old_logs_are
 
     monkeypatch.setattr(local_run, "run_local", fails)
     config = build_config(None, {"data.dataset": "synthetic"})
-    assert [local_run.start_run(config, tmp_path / "run", view=QuietView()) for _ in range(2)] == [1, 1]
+    start = partial(local_run.start_run, config, tmp_path / "run", view=QuietView(), resolve=lambda *_: dataset)
+    assert [start() for _ in range(2)] == [1, 1]
     assert old_logs == [False, False] and (tmp_path / "run/logs/chief-0.log").read_text() == "why"
     with pytest.raises(UserError, match="holds no checkpoint to resume from: begin it again with --run-dir"):
         newest_checkpoint(config, RunDir((tmp_path / "run").resolve()), dataset, print)
@@ -389,9 +386,9 @@ def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch
     run_dir = RunDir.create(tmp_path / "run")
     (run_dir.metrics / "left over").touch()
     (run_dir.root / "link").symlink_to(tmp_path / "elsewhere")
-    finds_data(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
+    dataset = only_named("synthetic", tmp_path, 100, 10)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: sorted(path.name for path in run_dir.root.rglob("*")))
-    left = local_run.start_run(build_config(), run_dir.root, view=QuietView(), anew=True)
+    left = local_run.start_run(build_config(), run_dir.root, view=QuietView(), anew=True, resolve=lambda *_: dataset)
     assert left == [".lock", "checkpoints", "errors", "launcher.log", "logs", "metrics"]
 
 
@@ -436,7 +433,7 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
     run_dir = RunDir(tmp_path / "run")
     run_dir.checkpoints.mkdir(parents=True)
     run_dir.config.write_text(build_config(None, {"data.dataset": "auto"}).to_yaml())
-    finds_data(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
+    let_resumed_runs_find(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: config)
     config = local_run.resume_run(run_dir.root, view=QuietView())
     assert config.data.dataset == "synthetic" and config.model.precision != "auto"
@@ -458,7 +455,7 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(
     tmp_path, monkeypatch, unchecked, last_step, summary, complete
 ):
     run_dir = run_with(tmp_path, {"training.steps": 10})
-    finds_data(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
+    let_resumed_runs_find(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: "goes on")
     if last_step:
         checkpoints.mark_ended(run_dir.checkpoints, last_step=last_step, outcome="completed")
@@ -513,7 +510,7 @@ def half_done(tmp_path, monkeypatch):
     config = load_config(run_dir.config)
     write_journal(run_dir.journal(0, 0), rows_of(range(6)))
     checkpoints.save(run_dir.checkpoints, resumable(config, step=6, applied=6), keep=1)
-    finds_data(monkeypatch, only_named("synthetic", tmp_path, 2560, 10))
+    let_resumed_runs_find(monkeypatch, only_named("synthetic", tmp_path, 2560, 10))
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 
     def call(*options):
@@ -607,72 +604,15 @@ def test_a_workspace_is_entered_though_the_disk_is_full_where_there_was_one(tmp_
     assert there == CompatibilityFingerprint.of(config, only_named())
 
 
-@pytest.mark.parametrize(
-    ("overrides", "found", "minutes"),
-    [
-        ({"training.steps": 918}, "float32", "about 30 minutes"),
-        ({"training.steps": 306}, "float32", "about 10 minutes"),
-        ({"training.steps": 911}, "bfloat16", None),
-        ({"training.steps": 911, "model.precision": "float32"}, "float32", None),
-        ({"training.steps": 911, "model.name": "tutorial_cnn"}, "float32", None),
-    ],
-)
-def test_a_run_says_at_its_start_how_long_a_processor_without_bfloat16_will_take(overrides, found, minutes, tmp_path):
-    dataset = replace(only_named("synthetic", tmp_path, 1_000, 10), name="cifar10")
-    asked = build_config(overrides={"model.name": "airbench"} | overrides)
-    line = local_run.float32_notice(asked, asked.with_values({"model.precision": found}), dataset)
-    assert (line is None) if minutes is None else (minutes in line and "--model tutorial_cnn --epochs 3" in line)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "name", "examples", "parts"),
-    [
-        (
-            {},
-            "cifar10",
-            2_000,
-            ("only 37 updates", "cifar10 has 2,000", "chosen for 50,000", "918 updates", "--epochs 118 "),
-        ),
-        ({}, "images:/data/mydata", 2_000, ("an epoch of mydata has 2,000",)),
-        (
-            {"mode.name": "sync"},
-            "cifar10",
-            2_000,
-            ("only 12 updates", "which a run makes 306 updates", "--epochs 118 "),
-        ),
-        ({"training.sample": "shard:0/25"}, "cifar10", 50_000, ("only 37 updates", "--epochs 118 ")),
-        (
-            {"model.name": "tutorial_cnn"},
-            "cifar10",
-            16_000,
-            ("only 1,875 updates", "which a run makes 5,859 updates", "--epochs 47 "),
-        ),
-        ({}, "cifar10", 17_000, None),
-        ({}, "cifar10", 50_000, None),
-        ({}, "synthetic", 2_000, None),
-        ({"data.dataset": "mnist"}, "mnist", 2_000, None),
-        ({"training.epochs": 4.0}, "cifar10", 2_000, None),
-        ({"training.steps": 37}, "cifar10", 2_000, None),
-        ({"model.name": "mlp"}, "cifar10", 2_000, None),
-    ],
-)
-def test_a_run_whose_recipe_makes_few_updates_of_a_small_data_set_says_how_many_epochs_make_as_many(
-    overrides, name, examples, parts
-):
-    asked = build_config(overrides={"data.dataset": "cifar10", "cluster.workers": 3} | overrides)
-    dataset = only_named("synthetic" if name == "synthetic" else "cifar10", train=examples)
-    line = local_run.few_updates_notice(asked, asked, replace(dataset, name=name))
-    assert (line is None) if parts is None else all(part in line for part in parts)
-
-
 def test_a_new_run_on_a_small_data_set_says_so_once_and_a_resumed_one_does_not(tmp_path, monkeypatch, unchecked):
-    finds_data(monkeypatch, only_named("cifar10", tmp_path, 2_000, 10))
+    dataset = only_named("cifar10", tmp_path, 2_000, 10)
+    let_resumed_runs_find(monkeypatch, dataset)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 0)
     notices = []
     view = QuietView()
     view.notice = notices.append
     config = build_config(overrides={"data.dataset": "cifar10", "model.precision": "float32"})
-    local_run.start_run(config, tmp_path / "run", view=view)
+    local_run.start_run(config, tmp_path / "run", view=view, resolve=lambda *_: dataset)
     write_whole(tmp_path / "run/config.yaml", config.to_yaml())
     (tmp_path / "run/metrics/callbacks.jsonl").write_text("")
     local_run.resume_run(tmp_path / "run", view=view)

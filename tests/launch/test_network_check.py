@@ -13,7 +13,8 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
-from ps_cluster.launch import local_run, network_check
+from ps_cluster.launch import network_check
+from ps_cluster.launch.config_completion import complete_config
 from ps_cluster.launch.network_check import CheckRequest, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
@@ -201,4 +202,4 @@ def test_examples_that_a_network_of_the_package_does_not_take_are_told_before_a_
     dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", contents)
     config = build_config(None, {"model.name": "tutorial_cnn", "data.dataset": "packed_arrays"})
     with pytest.raises(UserError, match=r"model.name: 'tutorial_cnn' takes images .*; got x float64 \[20\]"):
-        local_run.complete_config(config, dataset)
+        complete_config(config, dataset)

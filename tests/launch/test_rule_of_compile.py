@@ -7,7 +7,7 @@ from ps_cluster.config.changes import changed
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.launch import network_check
-from ps_cluster.launch.local_run import complete_config
+from ps_cluster.launch.config_completion import complete_config
 from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
 from tests.helpers.data import only_named
 

@@ -7,7 +7,10 @@ from ps_cluster.server.staleness.none import NoneMethod
 
 
 class Compiled(NoneMethod):
-    """A placeholder, which another method replaces before any process starts (`launch.local_run.complete_config`)."""
+    """A placeholder, which another method replaces before any process starts.
+
+    See `launch.config_completion.complete_config`.
+    """
 
     name = COMPILED
     description = "the default method for the optimizer in the network's compile()"

@@ -26,7 +26,7 @@ class Compiled(OptimizerRule[CompiledSettings]):
     """Takes rule, learning rate, weight decay and clipping from compile(). Without compile(): adam at rate 0.001.
 
     This rule is a placeholder, which another rule replaces before any process starts
-    (`launch.local_run.complete_config`). So it has no update.
+    (`launch.config_completion.complete_config`). So it has no update.
     """
 
     name = COMPILED

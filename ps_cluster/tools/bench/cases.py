@@ -10,7 +10,7 @@ from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.samples import is_by_worker
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.launch.local_run import complete_config, resolve_data
+from ps_cluster.launch.config_completion import complete_config, resolve_data
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.bench.arms import BenchArm, choose, with_straggler

@@ -15,8 +15,9 @@ from pathlib import Path
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.files.json_files import read_json
-from ps_cluster.launch.launcher import TASK_ARGV, run_local
+from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.stages import RunLimits
+from ps_cluster.launch.task import TASK_ARGV
 from ps_cluster.report.progress import make_view
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir

@@ -19,7 +19,7 @@ from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
-from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.launch.config_completion import resolve_data
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.report.terminal import print_line
 from ps_cluster.server.initial_state import InitialState

@@ -14,7 +14,7 @@ from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sets.clicks import COLUMNS as LOOKUPS
 from ps_cluster.data.sets.clicks import ClickSettings
-from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.launch.config_completion import resolve_data
 from ps_cluster.models.networks.dlrm import DlrmSettings
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line

@@ -13,7 +13,8 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.files import claimed_folders
 from ps_cluster.files.yaml_files import dump_yaml
-from ps_cluster.launch.local_run import complete_config, resolve_data, start_run
+from ps_cluster.launch.config_completion import complete_config, resolve_data
+from ps_cluster.launch.local_run import start_run
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import make_view
 from ps_cluster.report.terminal import print_line

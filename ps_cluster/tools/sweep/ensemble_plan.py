@@ -19,7 +19,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import with_noun
 from ps_cluster.launch import memory
-from ps_cluster.launch.local_run import complete_config
+from ps_cluster.launch.config_completion import complete_config
 from ps_cluster.tools.fleet import Job, config_at_once
 from ps_cluster.tools.sweep.sweep_plan import mode_of
 

@@ -20,7 +20,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.launch.local_run import complete_config
+from ps_cluster.launch.config_completion import complete_config
 from ps_cluster.runs.monitor import BETTER, Monitor
 from ps_cluster.runs.result_rows import CheckpointScores
 from ps_cluster.tools.fleet import config_at_once

@@ -15,7 +15,7 @@ from ps_cluster.files import claimed_folders
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch import memory
-from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.launch.config_completion import resolve_data
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.run_state import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
