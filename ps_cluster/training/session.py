@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs import checkpoints, ledger_csv, resharding
 from ps_cluster.runs.checkpoint_arrays import COUNTERS
-from ps_cluster.runs.journal import Journal, JournalDamaged, JournalPart, history_of
+from ps_cluster.runs.journal import History, Journal, JournalDamaged, history_of
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
-from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TableTraffic, TrainingOutcome, TrainingResult
+from ps_cluster.runs.proof import RoundShape, audit, verdict
+from ps_cluster.runs.result_rows import ProgressRow, TrainingOutcome, TrainingResult
 from ps_cluster.runs.run_dir import log_line
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.traffic import server_sizes
 from ps_cluster.system.limits import free_memory
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
+from ps_cluster.training.expected_rows import expected_rows
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.learning_rate import expected_rates, ledger_settings_text
+from ps_cluster.training.learning_rate import ledger_settings_text
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.result import training_result
 from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
-from ps_cluster.training.saver import Saver, check_disk, workers_at_start
+from ps_cluster.training.saver import Saver, check_disk
 from ps_cluster.training.step import Compute
 from ps_cluster.training.step_source import DispatchGraphs
 from ps_cluster.training.table_occupancy import TableOccupancy
@@ -152,7 +153,6 @@ class Session:
         self._config = start.config
         self._run_dir = start.run_dir
         self._train_examples = start.dataset.train_examples
-        self._total_steps = start.config.total_steps(self._train_examples)
         self._reporter = start.reporter
         # The work of the earlier leaders of this training, the oldest first.
         self._before = start.resumed.meta.leaders if start.resumed else []
@@ -168,7 +168,8 @@ class Session:
         self.saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             data=facts_of_data(start.dataset), network=store.layout,
-            term=self._term, before=self._before, rules=ledger_settings_text(self._config, self._total_steps),
+            term=self._term, before=self._before,
+            rules=ledger_settings_text(self._config, self._config.total_steps(self._train_examples)),
             lines_of=self._occupancy.log_lines, saving=self._reporter.saving,
         )  # fmt: skip
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
@@ -247,63 +248,29 @@ class Session:
 
         `total`: the number of updates that the run should have; None if it was stopped early.
         """
-        config, pieces = self._config, self._ledger_reader.pieces
-        before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
-        journals = [[*history, piece] for history, piece in zip(before, pieces)]
-        expected = ExpectedRows(
-            examples=config.examples_of_rows,
-            examples_unit=config.training.batch_size_per_worker
-            if config.chosen_mode.takes_fewer_batches(config)
-            else 0,
-            most_staleness=config.chosen_mode.most_staleness(config),
-            rates=expected_rates(config, self._total_steps),
-            ids_checksums=RecomputedBatches(config, self._train_examples).checksums,
-            examples_in_all=self.progress.examples,
-            highest_rate=config.optimizer.learning_rate,
-            first_rows=[self._rows_by_other_rules(history) for history in before],
-            checks_factors=True,
-            workers_at_start=workers_at_start(config, self._before) if config.chosen_mode.lowers_rate else None,
-        )
+        config, progress = self._config, self.progress
+        histories = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
+        journals = [[*history, piece] for history, piece in zip(histories, self._ledger_reader.pieces)]
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
-        on_rows = self._reporter.written
-        scheduled, may_lack_updates = self.progress.scheduled_updates, self.progress.ends_with_open_updates
+        expected = expected_rows(
+            config, self._train_examples, self._before, histories, examples_in_all=progress.examples
+        )
         found = audit(
             journals,
-            self.progress.counts,
+            progress.counts,
             rounds,
-            scheduled,
+            progress.scheduled_updates,
             total,
             expected,
-            on_rows,
-            may_lack_updates=may_lack_updates,
+            on_rows=self._reporter.written,
+            may_lack_updates=progress.ends_with_open_updates,
         )
+        self._write_csv_files(journals, rounds)
         noted = [self.saver.problem] if self.saver.problem else []
-        # The number of a table row is sent when the row is requested, and again when it is pushed. All servers have
-        # equal shares of the rows.
-        traffic = self.progress.tally.tables or TableTraffic(rows=0, row_values=0)
-        sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
-        of_rows = sent // len(self.store.shards)
-        # The pushes that each shard has received, which are about as many as the pulls from it.
-        all_pushes = [one.accepted + one.refused + one.dropped for one in self.progress.counts_of_shards]
-        servers = [
-            ServerSize(
-                index=index,
-                parameters=part.parameters,
-                table_parameters=(part.parameters - part.length) if part.tables else None,
-                pushed_bytes=pushes * part.push_message.bytes + of_rows,
-                pulled_bytes=pushes * part.pull_message.bytes + of_rows,
-            )
-            for index, (part, pushes) in enumerate(zip(self.store.shards, all_pushes, strict=True))
-        ]
-        try:
-            ledger_csv.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.chosen_mode.has_parameter_servers:  # the file describes critical sections of parameter servers
-                ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
-        except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
-            log_line(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
+        servers = server_sizes(self.store.shards, progress.counts_of_shards, progress.tally.tables)
         return training_result(
             config,
-            self.progress,
+            progress,
             outcome,
             proof=verdict(found.shards, [*noted, *found.problems]),
             duplicated=found.duplicated,
@@ -311,14 +278,12 @@ class Session:
             parameter_servers=servers if config.chosen_mode.has_parameter_servers else (),
         )
 
-    def _rows_by_other_rules(self, history: Sequence[JournalPart]) -> int:
-        """Return how many rows at the beginning of a shard's ledger were possibly written under other settings.
-
-        These are all rows up to and including the last row of an earlier leader whose `ledger_settings_text` differs
-        from that of this leader. Return 0 if there is no such leader.
-        """
-        rules, rows, other = ledger_settings_text(self._config, self._total_steps), 0, 0
-        for leader, piece in zip(self._before, history, strict=True):
-            rows += piece.rows
-            other = other if leader.rules == rules else rows
-        return other
+    def _write_csv_files(self, journals: Sequence[History], rounds: RoundShape) -> None:
+        """Write updates.csv and applies.csv. If the disk refuses, or a journal is damaged, this is only reported."""
+        config, on_rows = self._config, self._reporter.written
+        try:
+            ledger_csv.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
+            if config.chosen_mode.has_parameter_servers:  # the file describes critical sections of parameter servers
+                ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
+        except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
+            log_line(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
