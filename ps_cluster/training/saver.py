@@ -65,11 +65,11 @@ def workers_at_start(config: RunConfig, before: Sequence[CountedWork]) -> int:
 class Saver:
     """Saves the state of a training into the run directory while the training continues.
 
+    The methods that save take a `problem`, which the saved state contains (`CountedWork.problem`).
+
     Attributes:
       last_seconds: the duration of the last save, during which the chief did not check the ledger; None before the
         first save.
-      problem: a problem that the rows of the ledger do not show, but the proof (the check after training) has to
-        report; empty if there is none. Every saved state contains it.
       diverged: whether a weight of the last saved state is NaN or infinite. No update makes such a weight finite again.
     """
 
@@ -124,7 +124,6 @@ class Saver:
         self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
         self.last_seconds: float | None = None
         self.diverged = False
-        self.problem = ""
 
     @property
     def seconds_to_checkpoint(self) -> float:
@@ -148,24 +147,22 @@ class Saver:
         """
         return self._aligned_states is not None and self._aligned_states.is_paused
 
-    def save_when_due(self) -> None:
+    def save_when_due(self, problem: str) -> None:
         """Save a checkpoint or a snapshot if one is due. If the disk refuses it, this is reported, and training continues."""
-        if self._aligned_states is not None:
-            self._save_in_pause(self._aligned_states)
-        if self._checkpoint_is_due():
-            self._try_to_save(self._run_dir.checkpoints)
-        elif self._snapshot_is_due():
-            self._try_to_save(self._run_dir.snapshots)
-
-    def _save_in_pause(self, aligned_states: AlignedStates) -> None:
-        progress = self._progress
-        if aligned_states.poll(progress.applied, progress.outstanding, progress.pace.longest_update_s):
-            self._try_to_save(self._run_dir.snapshots)
+        aligned_states, progress = self._aligned_states, self._progress
+        if aligned_states is not None and aligned_states.poll(
+            progress.applied, progress.outstanding, progress.pace.longest_update_s
+        ):
+            self._try_to_save(self._run_dir.snapshots, problem)
             aligned_states.give_up()  # if the disk refused the snapshot
+        if self._checkpoint_is_due():
+            self._try_to_save(self._run_dir.checkpoints, problem)
+        elif self._snapshot_is_due():
+            self._try_to_save(self._run_dir.snapshots, problem)
 
-    def _try_to_save(self, directory: Path) -> None:
+    def _try_to_save(self, directory: Path, problem: str) -> None:
         try:
-            self._save(directory)
+            self._save(directory, problem)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
             self._saved[directory] = self._refused_at = self._clock()
             self._progress.held_at = None  # training is held again only after the next checkpoint is written
@@ -248,12 +245,12 @@ class Saver:
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
         return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))
 
-    def save_first(self) -> None:
+    def save_first(self, problem: str) -> None:
         """Save the initial weights if checkpoints are scored after training, so that the curves of all modes begin there."""
         if self._config.evaluation.after_training and not self._progress.applied:
-            self._try_to_save(self._run_dir.checkpoints)
+            self._try_to_save(self._run_dir.checkpoints, problem)
 
-    def save_last(self) -> None:
+    def save_last(self, problem: str) -> None:
         """Save the last checkpoint, and remove the snapshots if they are useless now.
 
         The snapshots stay if the shards have not applied the same steps at the last checkpoint, because a run with
@@ -263,14 +260,14 @@ class Saver:
         Raises:
           RunFailed: the disk refuses the checkpoint, or the rows of the ledger that the checkpoint counts.
         """
-        aligned = self._save(self._run_dir.checkpoints)
+        aligned = self._save(self._run_dir.checkpoints, problem)
         if aligned or self._config.shards == 1:  # otherwise fewer servers may need an aligned snapshot to continue from
             try:
                 checkpoints.remove_all(self._run_dir.snapshots, self._term)
             except OSError as error:
                 self._notify(DISK_REFUSES(f"the training is complete, but its snapshots can't be removed: {error}"))
 
-    def _save(self, directory: Path) -> bool:
+    def _save(self, directory: Path, problem: str) -> bool:
         """Save the state. Return whether an aligned state of several shards was saved.
 
         In an aligned state, all shards have applied the same steps. A snapshot that is not aligned is not saved if it
@@ -282,7 +279,7 @@ class Saver:
         since = self._full if extent is Extent.CHANGED else None
         if extent is Extent.FULL:
             self._full = None  # until the new full snapshot is written
-        checkpoint = self._read_state(extent, since)
+        checkpoint = self._read_state(extent, since, problem)
         aligned = self._config.shards > 1 and is_aligned(checkpoint.arrays)
         spare = checkpoint.step if aligned else self._aligned.get(directory)
         if is_snapshot and not aligned and spare == checkpoint.step:
@@ -307,7 +304,7 @@ class Saver:
         is_small = changed_share <= MOST_CHANGED and self._built_on_full + changed_share <= 1
         return Extent.CHANGED if self._full and is_small else Extent.FULL
 
-    def _read_state(self, extent: Extent, since: FullState | None) -> checkpoints.Checkpoint:
+    def _read_state(self, extent: Extent, since: FullState | None, problem: str) -> checkpoints.Checkpoint:
         """Read the state from the servers, check it for divergence, and print the lines of `lines_of` about it."""
         found = self._ledger_reader.snapshot(extent)
         pieces = {name: array for name, array in found.items() if isinstance(array, Pieces)}
@@ -319,9 +316,9 @@ class Saver:
         for line in self._lines_of(arrays):
             self._notify(line)
         step = min(of_shard.version for of_shard in counts_of(arrays[COUNTERS]))
-        return checkpoints.Checkpoint(step, arrays, self._meta(step), pieces, since)
+        return checkpoints.Checkpoint(step, arrays, self._meta(step, problem), pieces, since)
 
-    def _meta(self, step: int) -> CheckpointMeta:
+    def _meta(self, step: int, problem: str) -> CheckpointMeta:
         times = self._progress.clock.times
         stretch = counted_work(
             self._ledger_reader.pieces,
@@ -329,7 +326,7 @@ class Saver:
             step=step,
             workers=workers_at_start(self._config, self._before),
             rules=self._rules,
-            problem=self.problem,
+            problem=problem,
         )
         return CheckpointMeta(
             leaders=[*self._before, stretch],

@@ -135,6 +135,8 @@ class Session:
       graphs: the graphs of the dispatches, which use `store` and `compute`. Each is built when it is first used.
       progress: the scheduled and applied updates, as of the last check of the ledger.
       saver: saves the state when it is due.
+      problem: the first problem that the rows of the ledger do not show, but the proof (the check after training) has
+        to report; empty if there is none. Every saved state contains it, so a later leader reports it too.
       leads: whether this process writes into the run directory. If several processes train, only one leads.
     """
 
@@ -156,6 +158,7 @@ class Session:
         self._reporter = start.reporter
         # The work of the earlier leaders of this training, the oldest first.
         self._before = start.resumed.meta.leaders if start.resumed else []
+        self.problem = next((leader.problem for leader in self._before if leader.problem), "")
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
                 checkpoints.remove_abandoned(directory, start.resumed, self._term)
@@ -172,7 +175,6 @@ class Session:
             rules=ledger_settings_text(self._config, self._config.total_steps(self._train_examples)),
             lines_of=self._occupancy.log_lines, saving=self._reporter.saving,
         )  # fmt: skip
-        self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
 
     def _open_journals(self) -> list[Journal]:
         self._run_dir.journals.mkdir(exist_ok=True)
@@ -185,7 +187,7 @@ class Session:
     def start(self) -> None:
         """Start the training clock. Call this just before the first step is scheduled."""
         if self.leads:
-            self.saver.save_first()
+            self.saver.save_first(self.problem)
         self.progress.clock.start()
         self._reporter.start()
         self._ledger_reader.poll()  # the counts must be known even if a resumed run has nothing left to do
@@ -197,7 +199,7 @@ class Session:
 
         Only the first problem is kept. None changes nothing.
         """
-        self.saver.problem = self.saver.problem or problem or ""
+        self.problem = self.problem or problem or ""
 
     @property
     def broken(self) -> TrainingOutcome | None:
@@ -214,7 +216,7 @@ class Session:
         """Read the ledger, and write what is due: a progress row with this `phase`, a checkpoint or a snapshot."""
         self._ledger_reader.poll()
         if self.leads:
-            self.saver.save_when_due()
+            self.saver.save_when_due(self.problem)
             self._reporter.save_seconds = self.saver.last_seconds
             self._reporter.row_when_due(phase)
 
@@ -227,7 +229,7 @@ class Session:
         Returns:
           The outcome: "completed", "stopped", "diverged" or "nan_loss".
         """
-        self.saver.save_last()
+        self.saver.save_last(self.problem)
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
@@ -266,7 +268,7 @@ class Session:
             may_lack_updates=progress.ends_with_open_updates,
         )
         self._write_csv_files(journals, rounds)
-        noted = [self.saver.problem] if self.saver.problem else []
+        noted = [self.problem] if self.problem else []
         servers = server_sizes(self.store.shards, progress.counts_of_shards, progress.tally.tables)
         return training_result(
             config,

@@ -68,9 +68,9 @@ def make_saving(tmp_path, settings, books=FakeBooks, **more):
     def let_pass(seconds):
         for _ in range(seconds):
             clock.now += 1
-            let_pass.saver.save_when_due()
+            let_pass.saver.save_when_due(let_pass.problem)
 
-    let_pass.run_dir, let_pass.said = RunDir.create(tmp_path / "run"), said
+    let_pass.run_dir, let_pass.said, let_pass.problem = RunDir.create(tmp_path / "run"), said, ""
     let_pass.books = books(clock)
     let_pass.progress = RunProgress(config, 100)
     let_pass.saver = Saver(
@@ -135,11 +135,31 @@ def test_a_state_says_which_leaders_made_it_and_how_many_rows_each_of_them_wrote
     config, run_dir = build_config(), RunDir.create(tmp_path / "run")
     before, books = [CountedWork(term=1, step=9, rows=[9, 9], checksums=[3, 4])], FakeBooks(Clock())
     progress = Trained(RunProgress(config, 100), applied=1)
-    Saver(config, run_dir, "synthetic", books, progress, term=3, before=before).save_last()
+    Saver(config, run_dir, "synthetic", books, progress, term=3, before=before).save_last("")
     (state,) = checkpoints.states(run_dir.checkpoints)
     assert (state.term, state.step) == (3, 1)
     own = CountedWork(term=3, step=1, rows=[1, 2], checksums=[7, 7])
     assert checkpoints.load(state.path).meta.leaders == [*before, own]
+
+
+def test_every_saved_state_contains_the_problem_that_was_known_when_it_was_saved(tmp_path):
+    saving = make_saving(
+        tmp_path, {"every_seconds": 10.0, "snapshot_every_seconds": 5.0}, **{"evaluation.after_training": True}
+    )
+    saving.saver._progress.applied = 0
+    saving.saver.save_first("first")
+    saving.saver._progress.applied = 1
+    saving.problem = "due"
+    saving(10)
+    assert problems_in(saving.run_dir.snapshots) == ["due"]
+    saving.saver.save_last("last")
+    assert problems_in(saving.run_dir.checkpoints) == ["first", "due", "last"]
+
+
+def problems_in(folder):
+    """Return the problem that each state in a folder contains, in the order of the steps."""
+    states = sorted(checkpoints.states(folder), key=lambda state: state.step)
+    return [checkpoints.load(state.path).meta.leaders[-1].problem for state in states]
 
 
 @pytest.mark.parametrize("room", [7_000, 6_999])
@@ -276,10 +296,10 @@ def test_where_all_checkpoints_are_scored_after_the_training_the_first_is_that_o
     for is_after, expected in ((True, 1), (False, 0)):
         trained = of_whole_epochs(tmp_path / str(is_after), **{"evaluation.after_training": is_after})
         trained.saving.saver._progress.applied = 0
-        trained.saving.saver.save_first()
+        trained.saving.saver.save_first("")
         assert len(checkpoints.steps(trained.saving.run_dir.checkpoints)) == expected
         trained.saving.saver._progress.applied = 1  # a run that is resumed
-        trained.saving.saver.save_first()
+        trained.saving.saver.save_first("")
         assert len(checkpoints.steps(trained.saving.run_dir.checkpoints)) == expected
 
 
@@ -328,12 +348,12 @@ def test_a_snapshot_whose_rows_are_not_on_the_disk_is_put_off_and_training_goes_
 
 def test_the_last_checkpoint_replaces_the_snapshots_or_fails_loudly(saving):
     saving(4)
-    saving.saver.save_last()
+    saving.saver.save_last("")
     assert not saving.run_dir.snapshots.exists() and len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
     saving.run_dir.checkpoints.rename(saving.run_dir.root / "elsewhere")
     saving.run_dir.checkpoints.write_text("in the way")
     with pytest.raises(checkpoints.CheckpointNotWritten, match="checkpoint"):
-        saving.saver.save_last()
+        saving.saver.save_last("")
 
 
 def test_snapshots_that_can_not_be_removed_do_not_fail_a_complete_training(saving, monkeypatch):
@@ -343,7 +363,7 @@ def test_snapshots_that_can_not_be_removed_do_not_fail_a_complete_training(savin
         raise OSError("refused")
 
     monkeypatch.setattr(checkpoints, "remove", refuse)
-    saving.saver.save_last()
+    saving.saver.save_last("")
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
     assert saving.said == ["the training is complete, but its snapshots can't be removed: refused"]
 
@@ -356,10 +376,10 @@ def test_a_leader_that_wakes_up_late_leaves_the_snapshots_of_its_successor(tmp_p
         return Saver(config, run_dir, "synthetic", FakeBooks(Clock()), progress, term=term)
 
     for term in (1, 2, 3):
-        saver(term)._save(run_dir.snapshots)
-    saver(2).save_last()  # its claim was looked at before it was frozen
+        saver(term)._save(run_dir.snapshots, "")
+    saver(2).save_last("")  # its claim was looked at before it was frozen
     assert [state.term for state in checkpoints.states(run_dir.snapshots)] == [3]
-    saver(3).save_last()
+    saver(3).save_last("")
     assert not run_dir.snapshots.exists()
 
 
@@ -375,7 +395,7 @@ def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, befor
     progress.clock.start()
     found = []
     for clock.now in range(1, 270):
-        saver.save_when_due()
+        saver.save_when_due("")
         if max(checkpoints.steps(run_dir.checkpoints), default=0) > len(found):  # FakeBooks counts them
             found.append(clock.now)
     assert found == at
@@ -423,7 +443,7 @@ def test_a_training_that_continues_from_an_aligned_snapshot_does_not_pause_for_a
     progress = Trained(RunProgress(config, 100), applied=1)
     saver = Saver(config, run_dir, "synthetic", FakeBooks(clock), progress, clock=clock)
     for clock.now in range(1, 60):
-        saver.save_when_due()
+        saver.save_when_due("")
         assert not saver.is_paused
 
 
@@ -514,7 +534,7 @@ def test_a_last_checkpoint_that_no_other_number_of_shards_can_go_on_from_leaves_
     saving_of_two.books.aligned = True
     saving_of_two(3)
     saving_of_two.books.aligned = aligned
-    saving_of_two.saver.save_last()
+    saving_of_two.saver.save_last("")
     assert (newest_aligned(saving_of_two.run_dir.snapshots) is None) == aligned
 
 
@@ -548,7 +568,7 @@ def exact(tmp_path):
     def applied(updates):
         applied.progress.applied = updates
         applied.clock.now += 1
-        applied.saver.save_when_due()
+        applied.saver.save_when_due("")
         return applied.progress.held_at
 
     settings = {"checkpoints.every_epochs": 1.0, "checkpoints.exact": True, "checkpoints.snapshot_every_seconds": 1e6}
