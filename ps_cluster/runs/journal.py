@@ -61,7 +61,8 @@ class CountedWork(Row):
       step: the number of updates in the state.
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
-      rules: the settings that determined the rows' values (`learning_rate.ledger_settings_text`); empty if not known.
+      rules: the digest of the settings that determined the rows' values (`learning_rate.ledger_settings_digest`); empty
+        if not known.
       problem: a problem that the rows do not show, but that the proof (the check of the ledger after training) has to
         report; empty if there is none.
       workers: the number of workers at the start of the whole training; 0 if not known.

@@ -8,7 +8,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.runs.journal import CountedWork, History
 from ps_cluster.runs.proof import ExpectedRows
-from ps_cluster.training.learning_rate import expected_rates, ledger_settings_text
+from ps_cluster.training.learning_rate import expected_rates, ledger_settings_digest
 from ps_cluster.training.saver import workers_at_start
 
 
@@ -29,7 +29,7 @@ def expected_rows(
       examples_in_all: the number of examples that all rows of the training count.
     """
     mode, total_steps = config.chosen_mode, config.total_steps(train_examples)
-    rules = ledger_settings_text(config, total_steps)
+    rules = ledger_settings_digest(config, total_steps)
     return ExpectedRows(
         examples=config.examples_of_rows,
         examples_unit=config.training.batch_size_per_worker if mode.takes_fewer_batches(config) else 0,
@@ -47,7 +47,7 @@ def expected_rows(
 def _rows_by_other_rules(rules: str, before: Sequence[CountedWork], history: History) -> int:
     """Return how many rows at the beginning of a shard's ledger were possibly written under other settings.
 
-    These are all rows up to and including the last row of an earlier leader whose `ledger_settings_text` differs from
+    These are all rows up to and including the last row of an earlier leader whose `ledger_settings_digest` differs from
     `rules`, that of this leader. Return 0 if there is no such leader.
     """
     rows = by_others = 0

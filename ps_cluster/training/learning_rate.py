@@ -65,17 +65,19 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
     return lambda steps: rates(tf.constant(steps, tf.int64)).numpy()
 
 
-def ledger_settings_text(config: RunConfig, total_steps: int) -> str:
-    """Return, as one text, the settings that determine which values the rows of the ledger may have.
+def ledger_settings_digest(config: RunConfig, total_steps: int) -> str:
+    """Return a SHA-256 digest of the settings that determine which values the rows of the ledger may have.
 
-    The values are the learning rate, the number of examples and the staleness of a row. The texts of two leaders are
-    compared, to find out whether their rows may have the same values.
+    The values are the learning rate, the number of examples and the staleness of a row. The digests of two leaders are
+    compared, to find out whether their rows may have the same values. A digest is short, even for a schedule with
+    thousands of points.
     """
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
     shape = total_steps, sorted({*config.examples_of_rows}), config.steps_per_update
-    return json.dumps([*settings, *shape, config.chosen_mode.most_staleness(config)])
+    text = json.dumps([*settings, *shape, config.chosen_mode.most_staleness(config)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates: int) -> tf.Tensor:

@@ -88,8 +88,8 @@ class Saver:
           network: the path and shape of each variable. Neither `data` nor `network` may change when training continues.
           term: this leader's term number.
           before: the parts of the training that earlier leaders did, in order.
-          rules: the settings that determine the values in this leader's ledger rows
-            (`learning_rate.ledger_settings_text`).
+          rules: the digest of the settings that determine the values in this leader's ledger rows
+            (`learning_rate.ledger_settings_digest`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
         """

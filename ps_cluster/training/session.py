@@ -25,7 +25,7 @@ from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.expected_rows import expected_rows
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.learning_rate import ledger_settings_text
+from ps_cluster.training.learning_rate import ledger_settings_digest
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.result import training_result
@@ -172,7 +172,7 @@ class Session:
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             data=facts_of_data(start.dataset), network=store.layout,
             term=self._term, before=self._before,
-            rules=ledger_settings_text(self._config, self._config.total_steps(self._train_examples)),
+            rules=ledger_settings_digest(self._config, self._config.total_steps(self._train_examples)),
             lines_of=self._occupancy.log_lines, saving=self._reporter.saving,
         )  # fmt: skip
 

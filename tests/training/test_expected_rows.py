@@ -8,7 +8,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.runs.journal import CountedWork, JournalPart
 from ps_cluster.training.expected_rows import expected_rows
-from ps_cluster.training.learning_rate import ledger_settings_text
+from ps_cluster.training.learning_rate import ledger_settings_digest
 
 EXAMPLES = 1_000
 
@@ -19,7 +19,7 @@ def rows_of_training(before=(), **settings):
     `before`: for each earlier leader, the rows in its journals, and whether its settings differ.
     """
     config = build_config(overrides={"training.steps": 50} | settings)
-    same = ledger_settings_text(config, config.total_steps(EXAMPLES))
+    same = ledger_settings_digest(config, config.total_steps(EXAMPLES))
     leaders = [
         CountedWork(term=term, step=1, workers=7, rows=rows, checksums=[0, 0], rules="other" if differs else same)
         for term, (rows, differs) in enumerate(before)

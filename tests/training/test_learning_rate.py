@@ -3,7 +3,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.process_variables import TRUSTED_FILES
-from ps_cluster.training.learning_rate import ledger_settings_text, schedule_factor
+from ps_cluster.runs.journal import CountedWork
+from ps_cluster.training.learning_rate import ledger_settings_digest, schedule_factor
 
 
 def factor(kind, step, total=101):
@@ -36,13 +37,20 @@ def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypat
     )
     monkeypatch.setenv(TRUSTED_FILES, str(file))
     config = build_config(overrides={"schedule.kind": f"{file}:Mine"})
-    before = ledger_settings_text(config, 10)
-    assert ledger_settings_text(config, 10) == before
+    before = ledger_settings_digest(config, 10)
+    assert ledger_settings_digest(config, 10) == before
     file.write_text(file.read_text().replace("1 - past", "1 - past / 2"))
-    assert ledger_settings_text(config, 10) != before
+    assert ledger_settings_digest(config, 10) != before
+
+
+def test_a_schedule_with_a_thousand_points_fits_into_a_checkpoint():
+    points = {"boundaries": list(range(1, 1_001)), "values": [1 / number for number in range(1, 1_002)]}
+    values = {"schedule.kind": "keras", "schedule.function": "PiecewiseConstantDecay", "schedule.arguments": points}
+    digest = ledger_settings_digest(build_config(overrides=values), 10)
+    assert CountedWork(step=0, rows=[0], checksums=[0], rules=digest).rules == digest
 
 
 def test_another_number_of_fragments_is_another_rule():
     values = {"mode.name": "diloco", "mode.local_steps": 4, "cluster.parameter_servers": 2}
     others = {}, {"mode.fragments": True}, {"mode.fragments": True, "cluster.parameter_servers": 3}
-    assert len({ledger_settings_text(build_config(overrides=values | other), 10) for other in others}) == 3
+    assert len({ledger_settings_digest(build_config(overrides=values | other), 10) for other in others}) == 3
