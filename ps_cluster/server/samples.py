@@ -7,33 +7,33 @@
 
 A buffer is the memory for one sampled update. Everything is read and kept in the critical section of the shard,
 together with the pull or push itself. The weights that a pull returns to a worker are kept completely, because the
-gradient can't be computed again from a part of them. For the other vectors a sample of positions is enough, because
-most rules update each weight independently. For a rule that needs whole matrices, the sample is a range that has at
-least one of them.
+gradient can't be computed again from a part of them. For the other vectors a sample of positions is enough
+(server/sample_positions.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from ps_cluster.config.equations import Matrix
 from ps_cluster.config.lazy import graph, tf
-from ps_cluster.runs.update_samples import LARGEST_MATRIX, SampledShard
+from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.kept_rows import KeptRows, RowValues
+from ps_cluster.server.sample_positions import SamplePositions
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
-NOT_RESERVED = -2  # the update number of a buffer that is not reserved; no update has this number
-_EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a buffer
+_FREE, _RESERVED, _GIVEN, _CHANGED = 0, 1, 2, 3  # the stages of a buffer
 
 MOST_BUFFERS = 8  # the largest number of buffers
 MOST_BYTES = 2**22  # the limit for all buffers together, unless a single buffer needs more
-WHOLE_UP_TO = 32_768  # the vectors of shards with at most this many weights are kept completely
 ALL_WORKERS = -1  # instead of a worker's number: the update is the mean of a round
 ANY_WORKER = -2  # instead of a worker's number: this buffer keeps an update of any worker
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -56,23 +56,73 @@ class KeptState:
     of_pull: Mapping[str, tf.Variable]
     tables: Sequence[TableShard] = ()
 
+    @property
+    def read_by_pull(self) -> dict[str, tf.Variable]:
+        """The weights, and the variables in `of_pull`."""
+        return {"weights": self.weights, **self.of_pull}
 
-class KeptUpdate(NamedTuple):
-    """Everything that the shard has kept of one sampled update, read at the same moment."""
+    @property
+    def changed_by_push(self) -> dict[str, tf.Variable]:
+        """The weights and the slots."""
+        return {"weights": self.weights, **self.slots}
 
-    update: tf.Tensor  # int64 [], the number of the update; NOT_RESERVED if there is none
-    stage: tf.Tensor  # int64 [], how far the buffer is filled: _EMPTY, _GIVEN or _CHANGED
-    pulled_by: tf.Tensor  # int64 [2], the version that was pulled, and the worker that pulled it
-    given: tf.Tensor  # [vectors * n] in the dtype of the wire
-    given_statistics: tf.Tensor  # float32 [m]
-    at_pull: tf.Tensor  # float32 [1 + vectors, positions], the weights and the vectors of `KeptState.of_pull`
-    numbers_at_pull: tf.Tensor  # float32 [numbers]
-    before: tf.Tensor  # float32 [2 + slots, positions], the gradient, the weights and the slots
-    after: tf.Tensor  # float32 [1 + slots, positions], the weights and the slots
-    statistics: tf.Tensor  # float32 [3, m], the step's `fresh`, and the statistics before and after the update
-    slot_numbers: tf.Tensor  # float32 [2, numbers], before and after the update
-    positions: tf.Tensor  # int64 [positions]
-    tables: Sequence[RowValues[tf.Tensor]]  # for each group of tables, the result of `KeptRows.read`
+    def is_vector(self, variable: tf.Variable) -> bool:
+        """Return whether a variable has a number for each weight. Otherwise one number of it is kept."""
+        found: bool = variable.shape[-1:] == self.weights.shape
+        return found
+
+    def read(
+        self, variables: Mapping[str, tf.Variable], positions: tf.Tensor, worker: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Return the values of a worker in some variables: name → float32 [positions], or [1] for a single number."""
+
+        def value(variable: tf.Variable) -> tf.Tensor:
+            if variable.shape.rank == 0:
+                return tf.cast(variable.read_value(), tf.float32)[None]
+            if variable.shape.rank == 2:
+                return variable.gather_nd(tf.stack([tf.fill(tf.shape(positions), worker), positions], axis=1))
+            return variable.sparse_read(positions if self.is_vector(variable) else worker[None])
+
+        return {name: value(variable) for name, variable in variables.items()}
+
+
+class SampleKey(NamedTuple, Generic[V]):
+    """Identifies the pull and the push of an update. A buffer keeps a push only if it has kept the pull with this key.
+
+    V is the type of the fields, as in `KeptUpdate`.
+    """
+
+    update: V  # int64 [], the number of the update: its step id; in rounds, the version to which it is applied
+    worker: V  # int64 [], the worker that pulls and pushes; in rounds, ALL_WORKERS
+    version: V  # int64 [], the version that the worker pulls
+
+
+class KeptUpdate(NamedTuple, Generic[V]):
+    """Everything that a buffer keeps of one sampled update, except the rows of embedding tables.
+
+    V is the type of the fields: variables on the shard with a row for each buffer, the values of one row, or their
+    specifications. The shapes below are those of one row. A vector has [positions] elements, and a single number [1].
+    """
+
+    stage: V  # int64 [], how far the buffer is filled: _FREE, _RESERVED, _GIVEN or _CHANGED
+    awaited: V  # int64 [], the worker whose next update the buffer keeps, or ANY_WORKER
+    key: SampleKey[V]  # before the pull, only `update` is set; if a worker is awaited, to the smallest number allowed
+    first_position: V  # int64 [], the first of the positions at which vectors are kept
+    given: V  # [vectors * n] in the dtype of the wire, the weights that the worker gets
+    given_statistics: V  # float32 [m], the statistics that the worker gets
+    at_pull: Mapping[str, V]  # name → float32, the values of `KeptState.read_by_pull`
+    gradient: V  # float32 [positions], as received
+    fresh: V  # float32 [m], the step's part of the new statistics
+    before: Mapping[str, V]  # name → float32, the values of `KeptState.changed_by_push` before the update
+    after: Mapping[str, V]  # name → float32, the same values after the update
+    statistics_before: V  # float32 [m]
+    statistics_after: V  # float32 [m]
+
+
+_Field: TypeAlias = "V | Mapping[str, V] | SampleKey[V]"
+"""A field of `KeptUpdate[V]`."""
+_Taken: TypeAlias = "tuple[KeptUpdate[tf.Tensor], list[RowValues[tf.Tensor]]]"
+"""The content of a buffer, and for each group of tables the result of `KeptRows.read`."""
 
 
 class UpdateSamples:
@@ -81,8 +131,7 @@ class UpdateSamples:
     A sampled update is one that the evaluator computes again, to check it. All buffers together take at most
     `MOST_BYTES`, unless a single buffer needs more. In a large shard, a buffer takes about as much memory as two
     vectors of n weights: one for the weights that a pull returned, and another for the kept positions of all other
-    vectors. It takes more if a pull returns several vectors, or if a single matrix needs more. Matrices with more than
-    `LARGEST_MATRIX` weights are not kept as a whole.
+    vectors. It takes more if a pull returns several vectors, or if a single matrix needs more.
 
     Attributes:
       buffers: the number of updates that can be kept at a time.
@@ -108,43 +157,29 @@ class UpdateSamples:
           matrices: the positions of the matrices that the shard's rule needs as a whole.
         """
         self._state, self._section, self._device = state, section, device
-        self._length, statistics = state.weights.shape[0], state.statistics.shape[0]
-        vectors = {name for name, slot in state.slots.items() if slot.shape.rank}
-        self._slots, self._numbers = sorted(vectors), sorted(state.slots.keys() - vectors)
-        self._of_pull = sorted(name for name, one in state.of_pull.items() if one.shape == state.weights.shape)
-        self._pull_numbers = sorted(state.of_pull.keys() - set(self._of_pull))
-        vectors_kept = 4 + 2 * len(self._slots) + len(self._of_pull)
-        self._count = self._length if self._length <= WHOLE_UP_TO else self._length // vectors_kept
-        self._stride = max(1, self._length // max(1, self._count))
-        # With matrices, the kept positions are a range that begins at one of `_begins`. The ranges cover all positions.
-        self._begins: list[int] = []
-        if matrices := [one for one in matrices if one.size <= LARGEST_MATRIX]:
-            self._stride, self._count = 1, max(self._count, *(one.size for one in matrices))
-            begins = {*range(0, self._length, self._count), *(one.begin for one in matrices)}
-            self._begins = sorted({min(begin, self._length - self._count) for begin in begins})
-        buffer_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
-        most = 1 if state.tables else MOST_BUFFERS
-        self.buffers = int(np.clip(MOST_BYTES // max(1, buffer_bytes), 1, most))
+        read, changed = state.read_by_pull, state.changed_by_push
+        vectors = 1 + sum(map(state.is_vector, [*read.values(), *changed.values(), *changed.values()]))
+        self._positions = SamplePositions(state.weights.shape[0], matrices, vectors)
+        number, statistics = tf.TensorSpec([], tf.int64), tf.TensorSpec(state.statistics.shape)
+        vector, single = tf.TensorSpec([self._positions.count]), tf.TensorSpec([1])
 
-        def for_buffers(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
-            return tf.Variable(tf.zeros([self.buffers, *shape], dtype), trainable=False)
+        def specs(variables: Mapping[str, tf.Variable]) -> dict[str, tf.TensorSpec]:
+            return {name: vector if state.is_vector(variable) else single for name, variable in variables.items()}
+
+        buffer = KeptUpdate(
+            stage=number, awaited=number, key=SampleKey(number, number, number), first_position=number,
+            given=tf.TensorSpec([given], wire), given_statistics=statistics, at_pull=specs(read), gradient=vector,
+            fresh=statistics, before=specs(changed), after=specs(changed),
+            statistics_before=statistics, statistics_after=statistics,
+        )  # fmt: skip
+        buffer_bytes = sum(spec.dtype.size * spec.shape.num_elements() for spec in tf.nest.flatten(buffer))
+        self.buffers = int(np.clip(MOST_BYTES // buffer_bytes, 1, 1 if state.tables else MOST_BUFFERS))
+
+        def for_buffers(spec: tf.TensorSpec) -> tf.Variable:
+            return tf.Variable(tf.zeros([self.buffers, *spec.shape], spec.dtype), trainable=False)
 
         with tf.device(device):
-            self._reserved_for = tf.Variable(
-                tf.fill([self.buffers], tf.constant(NOT_RESERVED, tf.int64)), trainable=False
-            )
-            self._awaited = for_buffers(dtype=tf.int64)  # the worker whose next update is to be kept, or ANY_WORKER
-            self._offsets, self._stages = for_buffers(dtype=tf.int64), for_buffers(dtype=tf.int64)
-            # The version that was pulled, and the worker that pulled it.
-            self._pulled_by = for_buffers(2, dtype=tf.int64)
-            self._given = for_buffers(given, dtype=wire)
-            self._given_statistics = for_buffers(statistics)
-            self._at_pull = for_buffers(1 + len(self._of_pull), self._count)  # the weights at the pull, and `of_pull`
-            self._numbers_at_pull = for_buffers(len(self._pull_numbers))
-            self._before = for_buffers(2 + len(self._slots), self._count)  # gradient, weights, slots
-            self._after = for_buffers(1 + len(self._slots), self._count)  # weights, slots
-            self._statistics = for_buffers(3, statistics)  # fresh, before, after
-            self._slot_numbers = for_buffers(2, len(self._numbers))  # before, after
+            self._kept: KeptUpdate[tf.Variable] = tf.nest.map_structure(for_buffers, buffer)
             self._rows = [KeptRows(table) for table in state.tables]
 
     # The shard calls these methods in its critical section. Some of them return 0 only so that later operations can
@@ -152,9 +187,7 @@ class UpdateSamples:
 
     def keep_given(
         self,
-        update: tf.Tensor,
-        worker: tf.Tensor,
-        version: tf.Tensor,
+        key: SampleKey[tf.Tensor],
         given: tf.Tensor,
         statistics: tf.Tensor,
         rows: Sequence[tuple[tf.Tensor, tf.Tensor]] = (),
@@ -164,49 +197,36 @@ class UpdateSamples:
         Returns 0, int32 [], on which later operations can depend.
 
         Args:
-          update: int64 [], the number of the update.
-          worker: int64 [], the worker that pulls.
-          version: int64 [], the version that it pulls.
-          given: the weights that it gets, [vectors * n] in the dtype in which they are sent.
-          statistics: the statistics that it gets, float32 [m].
+          given: the weights that the worker gets, [vectors * n] in the dtype in which they are sent.
+          statistics: the statistics that the worker gets, float32 [m].
           rows: for each group of tables, the indices or keys, int64 [u], and the rows, [u * width].
         """
-        reserved, awaited = self._reserved_for.read_value(), self._awaited.read_value()
-        is_next = (
-            tf.equal(awaited, worker)
-            & (reserved >= 0)
-            & (update >= reserved)
-            & tf.equal(self._stages.read_value(), _EMPTY)
-        )
-        buffer = _first(tf.equal(reserved, update) & tf.equal(awaited, ANY_WORKER) | is_next)
+        kept = self._kept
+        stages, awaited, updates = (one.read_value() for one in (kept.stage, kept.awaited, kept.key.update))
+        is_reserved = tf.not_equal(stages, _FREE) & tf.equal(awaited, ANY_WORKER) & tf.equal(updates, key.update)
+        is_next = tf.equal(stages, _RESERVED) & tf.equal(awaited, key.worker) & (updates <= key.update)
+        buffer = _first(is_reserved | is_next)
 
         def keep() -> tf.Tensor:
-            positions = self._positions(buffer)
-            parts = [self._state.weights, *(self._state.of_pull[name] for name in self._of_pull)]
-            numbers = [self._state.of_pull[name].sparse_read(worker) for name in self._pull_numbers]
-            given_rows = [
-                kept.keep_given(*indices_and_rows) for kept, indices_and_rows in zip(self._rows, rows, strict=True)
-            ]
+            at_pull = self._state.read(self._state.read_by_pull, self._positions_of(buffer), key.worker)
             return _write(
                 buffer,
-                (self._reserved_for, update),
-                (self._awaited, tf.constant(ANY_WORKER, tf.int64)),
-                (self._pulled_by, tf.stack([version, worker])),
-                (self._given, given),
-                (self._given_statistics, statistics),
-                (self._at_pull, tf.stack([part.sparse_read(positions) for part in parts])),
-                (self._numbers_at_pull, tf.stack(numbers) if numbers else tf.zeros([0])),
-                (self._stages, tf.constant(_GIVEN, tf.int64)),
-                also=given_rows,
+                (kept.stage, tf.constant(_GIVEN, tf.int64)),
+                (kept.awaited, tf.constant(ANY_WORKER, tf.int64)),
+                (kept.key, key),
+                (kept.given, given),
+                (kept.given_statistics, statistics),
+                (kept.at_pull, at_pull),
+                also=[
+                    one.keep_given(*indices_and_rows) for one, indices_and_rows in zip(self._rows, rows, strict=True)
+                ],
             )
 
         return tf.cond(buffer >= 0, keep, lambda: tf.constant(0))
 
     def keep_change(
         self,
-        update: tf.Tensor,
-        worker: tf.Tensor,
-        version: tf.Tensor,
+        key: SampleKey[tf.Tensor],
         gradient: tf.Tensor,
         fresh: tf.Tensor,
         change: Callable[[], tf.Tensor],
@@ -217,76 +237,64 @@ class UpdateSamples:
         If the pull for this update was kept, keep the input and the result of `change` too.
 
         Args:
-          update, worker, version: as for `keep_given`. The version is the one that the worker has pulled.
           gradient: float32 [n], as received.
           fresh: float32 [m], the term that the step adds to the moving statistics (`ParameterShard.update_statistics`).
           change: changes the weights, and returns the new version, int64 [].
           rows: the gradients of rows of embedding tables, as received.
         """
-        is_given = tf.equal(self._reserved_for.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
-        is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
-        buffer = _first(is_given & is_the_same)
+        kept, state = self._kept, self._state
+        has_key = tf.reduce_all([tf.equal(one.read_value(), number) for one, number in zip(kept.key, key)], axis=0)
+        buffer = _first(tf.equal(kept.stage.read_value(), _GIVEN) & has_key)
         is_kept = buffer >= 0
 
+        def now() -> dict[str, tf.Tensor]:
+            return state.read(state.changed_by_push, self._positions_of(buffer), key.worker)
+
         def before() -> tf.Tensor:
-            positions = self._positions(buffer)
             return _write(
                 buffer,
-                (self._before, tf.stack([tf.gather(gradient, positions), *self._parts(positions, worker)])),
-                (self._statistics, tf.stack([fresh, self._state.statistics.read_value(), tf.zeros_like(fresh)])),
-                (self._slot_numbers, tf.stack([self._numbers_now(), tf.zeros([len(self._numbers)])])),
-                also=[kept.keep_before(*pushed) for kept, *pushed in zip(self._rows, *rows, strict=True)],
+                (kept.gradient, tf.gather(gradient, self._positions_of(buffer))),
+                (kept.fresh, fresh),
+                (kept.before, now()),
+                (kept.statistics_before, state.statistics.read_value()),
+                also=[one.keep_before(*pushed) for one, *pushed in zip(self._rows, *rows, strict=True)],
             )
 
         def after() -> tf.Tensor:
-            fresh, statistics, _ = tf.unstack(self._statistics.sparse_read(buffer))
-            numbers, _ = tf.unstack(self._slot_numbers.sparse_read(buffer))
             return _write(
                 buffer,
-                (self._after, tf.stack(self._parts(self._positions(buffer), worker))),
-                (self._statistics, tf.stack([fresh, statistics, self._state.statistics.read_value()])),
-                (self._slot_numbers, tf.stack([numbers, self._numbers_now()])),
-                (self._stages, tf.constant(_CHANGED, tf.int64)),
-                also=[kept.keep_after() for kept in self._rows],
+                (kept.stage, tf.constant(_CHANGED, tf.int64)),
+                (kept.after, now()),
+                (kept.statistics_after, state.statistics.read_value()),
+                also=[one.keep_after() for one in self._rows],
             )
 
         with tf.control_dependencies([tf.cond(is_kept, before, lambda: tf.constant(0))]):
             changed = change()
         with tf.control_dependencies([changed]):
-            kept = tf.cond(is_kept, after, lambda: tf.constant(0))
-        with tf.control_dependencies([kept]):
+            done = tf.cond(is_kept, after, lambda: tf.constant(0))
+        with tf.control_dependencies([done]):
             return tf.identity(changed)
 
-    def _positions(self, buffer: tf.Tensor) -> tf.Tensor:
-        """Return the positions of the weights that are kept in a buffer, int64 [count]."""
-        indices = self._offsets.sparse_read(buffer) + self._stride * tf.range(self._count, dtype=tf.int64)
-        return indices % max(1, self._length)
-
-    def _parts(self, positions: tf.Tensor, worker: tf.Tensor) -> list[tf.Tensor]:
-        """Return the weights and all slots at some positions, float32 [count] each."""
-        parts = [self._state.weights.sparse_read(positions)]
-        for name in self._slots:
-            slot = self._state.slots[name]
-            has_row_per_worker = slot.shape.rank == 2
-            parts.append(
-                slot.gather_nd(tf.stack([tf.fill([self._count], worker), positions], axis=1))
-                if has_row_per_worker
-                else slot.sparse_read(positions)
-            )
-        return parts
-
-    def _numbers_now(self) -> tf.Tensor:
-        """Return the slots that are single numbers, float32 [numbers]."""
-        numbers = [tf.cast(self._state.slots[name].read_value(), tf.float32) for name in self._numbers]
-        return tf.stack(numbers) if numbers else tf.zeros([0])
+    def _positions_of(self, buffer: tf.Tensor) -> tf.Tensor:
+        """Return the positions at which a buffer keeps vectors, int64 [positions]."""
+        return self._positions.beginning_at(self._kept.first_position.sparse_read(buffer))
 
     # The chief calls these methods.
 
     @graph
-    def _reserve(self, buffer: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+    def _reserve(self, buffer: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+        kept = self._kept
+
         def reserve() -> tf.Tensor:
-            variables = self._reserved_for, self._awaited, self._offsets, self._stages
-            return _write(buffer, *zip(variables, (update, worker, offset, tf.constant(_EMPTY, tf.int64))))
+            stage = tf.constant(_RESERVED, tf.int64)
+            return _write(
+                buffer,
+                (kept.stage, stage),
+                (kept.awaited, worker),
+                (kept.key.update, update),
+                (kept.first_position, first),
+            )
 
         with tf.device(self._device):
             return self._section.execute(reserve)
@@ -301,63 +309,42 @@ class UpdateSamples:
           offset: a random number. It selects the positions at which vectors are kept, because large vectors are kept
             only in part.
         """
-        if self._begins:
-            offset = self._begins[offset % len(self._begins)]
-        self._reserve(*(tf.constant(value, tf.int64) for value in (buffer, update, worker, offset)))
+        first = self._positions.first(offset)
+        self._reserve(*(tf.constant(value, tf.int64) for value in (buffer, update, worker, first)))
 
     @graph
-    def _take(self, buffer: tf.Tensor) -> KeptUpdate:
-        def take() -> KeptUpdate:
-            kept = KeptUpdate(
-                update=self._reserved_for.sparse_read(buffer),
-                stage=self._stages.sparse_read(buffer),
-                pulled_by=self._pulled_by.sparse_read(buffer),
-                given=self._given.sparse_read(buffer),
-                given_statistics=self._given_statistics.sparse_read(buffer),
-                at_pull=self._at_pull.sparse_read(buffer),
-                numbers_at_pull=self._numbers_at_pull.sparse_read(buffer),
-                before=self._before.sparse_read(buffer),
-                after=self._after.sparse_read(buffer),
-                statistics=self._statistics.sparse_read(buffer),
-                slot_numbers=self._slot_numbers.sparse_read(buffer),
-                positions=self._positions(buffer),
-                tables=[rows.read() for rows in self._rows],
-            )
+    def _take(self, buffer: tf.Tensor) -> _Taken:
+        def take() -> _Taken:
+            update: KeptUpdate[tf.Tensor] = tf.nest.map_structure(lambda one: one.sparse_read(buffer), self._kept)
+            kept = update, [rows.read() for rows in self._rows]
             with tf.control_dependencies(tf.nest.flatten(kept)):
-                nothing = tf.constant(NOT_RESERVED, tf.int64), tf.constant(_EMPTY, tf.int64)
-                freed = _write(buffer, *zip((self._reserved_for, self._stages), nothing))
+                freed = _write(buffer, (self._kept.stage, tf.constant(_FREE, tf.int64)))
             with tf.control_dependencies([freed]):
-                copied: KeptUpdate = tf.nest.map_structure(tf.identity, kept)
+                copied: _Taken = tf.nest.map_structure(tf.identity, kept)
                 return copied
 
         with tf.device(self._device):
-            taken: KeptUpdate = self._section.execute(take)
+            taken: _Taken = self._section.execute(take)
             return taken
 
     def take(self, buffer: int) -> SampledShard | None:
         """Return the update that a buffer holds, and free the buffer. Return None if the update is not complete."""
-        kept = self._take(tf.constant(buffer, tf.int64))
-        if int(kept.stage) != _CHANGED:
+        taken, rows_of_tables = self._take(tf.constant(buffer, tf.int64))
+        if int(taken.stage) != _CHANGED:
             return None
-        (version, worker), (gradient, *state_before) = kept.pulled_by.numpy().tolist(), kept.before.numpy()
-        fresh, statistics_before, statistics_after = kept.statistics.numpy()
-        numbers_before, numbers_after = kept.slot_numbers.numpy()
-        names = ["weights", *self._slots]
+        kept: KeptUpdate[np.ndarray] = tf.nest.map_structure(lambda tensor: tensor.numpy(), taken)
+        first_of_table = self._state.weights.shape[0]
         shard = SampledShard(
-            update=int(kept.update), worker=worker, version=version, positions=kept.positions.numpy(),
-            given=kept.given.numpy().astype(np.float32), given_positions=np.arange(self._length),
-            given_statistics=kept.given_statistics.numpy(),
-            at_pull=dict(zip(["weights", *self._of_pull], kept.at_pull.numpy()))
-            | dict(zip(self._pull_numbers, kept.numbers_at_pull.numpy()[:, None])),
-            rows_at_pull=np.zeros(0, np.float32), gradient=gradient,
-            before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers_before[:, None])),
-            after=dict(zip(names, kept.after.numpy())) | dict(zip(self._numbers, numbers_after[:, None])),
-            fresh=fresh, statistics_before=statistics_before, statistics_after=statistics_after,
+            update=int(kept.key.update), worker=int(kept.key.worker), version=int(kept.key.version),
+            positions=self._positions.beginning_at(tf.constant(kept.first_position)).numpy(),
+            given=kept.given.astype(np.float32), given_positions=np.arange(first_of_table),
+            given_statistics=kept.given_statistics, at_pull=kept.at_pull, rows_at_pull=np.zeros(0, np.float32),
+            gradient=kept.gradient, before=kept.before, after=kept.after, fresh=kept.fresh,
+            statistics_before=kept.statistics_before, statistics_after=kept.statistics_after,
         )  # fmt: skip
-        first = self._length
-        for index, (rows, table, values) in enumerate(zip(self._rows, self._state.tables, kept.tables, strict=True)):
-            shard = rows.add_to_record(shard, index, first, values)
-            first += table.size
+        for index, (rows, table, values) in enumerate(zip(self._rows, self._state.tables, rows_of_tables, strict=True)):
+            shard = rows.add_to_record(shard, index, first_of_table, values)
+            first_of_table += table.size
         return shard
 
 
@@ -366,11 +353,17 @@ def _first(chosen: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.reduce_any(chosen), tf.argmax(tf.cast(chosen, tf.int32)), tf.constant(-1, tf.int64))
 
 
-def _write(buffer: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor], also: Sequence[tf.Operation] = ()) -> tf.Tensor:
+def _write(
+    buffer: tf.Tensor, *values: tuple[_Field[tf.Variable], _Field[tf.Tensor]], also: Sequence[tf.Operation] = ()
+) -> tf.Tensor:
     """Write each value into the row `buffer` of its variable, and run the operations `also`.
 
     Returns 0, int32 [], on which later operations can depend.
     """
-    written = [variable.scatter_update(tf.IndexedSlices(value[None], buffer[None])) for variable, value in values]
-    with tf.control_dependencies([*written, *also]):
+
+    def write(variable: tf.Variable, value: tf.Tensor) -> tf.Variable:
+        return variable.scatter_update(tf.IndexedSlices(value[None], buffer[None]))
+
+    written = [tf.nest.map_structure(write, variables, value) for variables, value in values]
+    with tf.control_dependencies([*tf.nest.flatten(written), *also]):
         return tf.constant(0)

@@ -34,7 +34,7 @@ from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
-from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
+from ps_cluster.server.samples import ALL_WORKERS, KeptState, SampleKey, UpdateSamples
 from ps_cluster.server.shard_checkpoint import ShardCheckpoint
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
@@ -340,8 +340,8 @@ class ParameterShard:
         rows = [table.read(at, self.wire) for table, at in zip(self.tables, indices, strict=True)]
         if self.samples is not None:
             update, puller = (version, tf.constant(ALL_WORKERS, tf.int64)) if self._in_rounds else (step, worker)
-            indices_and_rows = list(zip(indices, rows))
-            kept = self.samples.keep_given(update, puller, version, weights, statistics, indices_and_rows)
+            key = SampleKey(update, puller, version)
+            kept = self.samples.keep_given(key, weights, statistics, list(zip(indices, rows)))
             weights = after([kept], weights)
         numbers = AnswerNumbers(
             version,
@@ -473,9 +473,8 @@ class ParameterShard:
         if self.samples is None:
             version = change()
         else:
-            version = self.samples.keep_change(
-                push.step, push.worker, push.version, push.gradient, push.fresh, change, push.rows
-            )
+            key = SampleKey(push.step, push.worker, push.version)
+            version = self.samples.keep_change(key, push.gradient, push.fresh, change, push.rows)
         return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
@@ -502,8 +501,9 @@ class ParameterShard:
         if self.samples is None:
             with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
                 return change()
-        version, all_workers = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
-        return self.samples.keep_change(version, all_workers, version, gradient, fresh, change)
+        version = self.version.read_value()
+        key = SampleKey(version, tf.constant(ALL_WORKERS, tf.int64), version)
+        return self.samples.keep_change(key, gradient, fresh, change)
 
     def _apply_rows(
         self, rows: PushedRows, learning_rate: tf.Tensor, gradient_scale: tf.Tensor | None

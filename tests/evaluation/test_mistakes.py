@@ -15,7 +15,7 @@ from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.evaluation.recomputation import without_cut_matrices
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.runs.update_samples import SampledShard
-from ps_cluster.server import samples
+from ps_cluster.server import sample_positions
 from ps_cluster.server.update_rules import muon
 from ps_cluster.server.update_rules.muon import orthogonal
 from ps_cluster.server.update_rules.nesterov import Nesterov
@@ -121,7 +121,7 @@ def test_orthogonal_steps_are_computed_again_also_if_only_some_matrices_are_samp
         "mode.name": "async", "cluster.parameter_servers": parameter_servers, "optimizer.rule": "muon",
         "optimizer.fixed_norm_every": 3,
     }  # fmt: skip
-    with mock.patch.object(samples, "WHOLE_UP_TO", 100):
+    with mock.patch.object(sample_positions, "WHOLE_UP_TO", 100):
         trained = train(tmp_path / "right", **settings)
         with mock.patch.object(muon, "orthogonal", lambda matrix, steps: orthogonal(matrix, steps - 1)):
             mistaken = train(tmp_path / "wrong", **settings)

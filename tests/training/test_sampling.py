@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.equations import Matrix
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
@@ -21,7 +20,6 @@ from ps_cluster.runs.update_samples import (
     waiting_samples,
     write_sample,
 )
-from ps_cluster.server import samples
 from ps_cluster.server.store import StepPush
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import RunProgress
@@ -259,33 +257,3 @@ def test_a_run_that_does_not_want_it_keeps_nothing(tmp_path):
         training = Training(folder, **off)
         training.run(range(10))
         assert training.store.sample_buffers == 0 and training.files == []
-
-
-def test_for_a_rule_that_needs_whole_matrices_each_is_kept_as_a_whole_sometimes_and_so_is_every_other_weight():
-    length, matrices = 200_000, [Matrix(50_000, 10, 10), Matrix(60_000, 200, 200), Matrix(180_000, 100, 200)]
-    weights, momentum = (tf.Variable(tf.zeros([length])) for _ in range(2))
-    state = samples.KeptState(weights, tf.Variable(tf.zeros([10])), {"momentum": momentum}, {})
-    section = tf.CriticalSection(shared_name="matrices")
-    kept = samples.UpdateSamples(
-        state, section, given=length, wire=tf.float32, device="/device:CPU:0", matrices=matrices
-    )
-    found, seen = set(), set()
-    for offset in range(100):
-        kept.reserve(0, 0, offset=offset)
-        positions = kept._positions(tf.constant(0, tf.int64)).numpy()
-        assert positions.tolist() == list(range(positions[0], positions[0] + 40_000))
-        found |= {one for one in matrices if positions[0] <= one.begin and one.end <= positions[-1] + 1}
-        seen.update(positions.tolist())
-    assert found == set(matrices) and seen == set(range(length))
-
-
-@pytest.mark.parametrize("length", [100, 3_000_000])
-def test_a_buffer_takes_the_memory_of_two_vectors_or_4_mb(length):
-    weights, momentum = (tf.Variable(tf.zeros([length])) for _ in range(2))
-    state = samples.KeptState(weights, tf.Variable(tf.zeros([10])), {"momentum": momentum}, {})
-    section = tf.CriticalSection(shared_name=f"memory-{length}")
-    kept = samples.UpdateSamples(state, section, given=length, wire=tf.float32, device="/device:CPU:0")
-    variables = [value for value in vars(kept).values() if isinstance(value, tf.Variable)]
-    taken = sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
-    assert taken <= max(2 * 4 * length, samples.MOST_BYTES) + 1000
-    assert kept.buffers >= 1
