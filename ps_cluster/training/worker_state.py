@@ -55,16 +55,17 @@ class WorkerState:
           files: the names of the two files in the worker's workspace; if empty, the state is lost with the process.
         """
         self._name, self._description, self._files = name, description, files
-        self._kept: dict[str, tf.Variable] = {}
-        self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which the kept variables begin
+        self._kept: list[tf.Variable] = []
+        self._first: list[np.ndarray | tf.Tensor] = []  # the values with which the kept variables begin
         self._names: list[str] = []
         self._refused = self.scratch("refused", [], tf.bool)  # whether the disk refused the last save
+        self._saves = self.scratch("saves", [], tf.int64)  # the number of the newest save
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
         """Return the process's variable of this name. Its first value is `value`, and the worker's files include it."""
-        self._first[name] = value
-        self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
-        return self._kept[name]
+        self._first.append(value)
+        self._kept.append(self.scratch(name, value.shape, tf.as_dtype(value.dtype)))
+        return self._kept[-1]
 
     def fixed(self, name: str, value: np.ndarray, /) -> tf.Tensor:
         """Return `value` as a constant of the graph. This method belongs to the protocol `RuleVariables`."""
@@ -95,17 +96,17 @@ class WorkerState:
         return tf.cond(is_there, lambda: tf.constant(0, tf.int64), begin)
 
     @property
-    def _saves(self) -> tf.Variable:
-        """The number of the newest save. It comes last in each file, so create the other variables before it."""
-        if "saves" not in self._kept:
-            self.variable("saves", np.zeros([], np.int64))
-        return self._kept["saves"]
+    def _in_files(self) -> list[tf.Variable]:
+        """The variables in the order in which each file has their values: the number of the save comes last."""
+        return [*self._kept, self._saves]
+
+    def _first_values(self) -> tf.Tensor:
+        """Return the bytes of the state with which the variables begin, uint8 [k]. No save has been made yet."""
+        return _joined_bytes([*self._first, np.zeros([], np.int64)])
 
     def _fill(self, step: tf.Tensor) -> tf.Tensor:
         if not self._files:
-            return after(
-                [self._kept[name].assign(value) for name, value in self._first.items()], tf.constant(0, tf.int64)
-            )
+            return self._assign(self._first_values())
         states, counts = self._written(step)
         newest = tf.where(counts[0] > counts[1], *states)
         number = tf.maximum(*counts)
@@ -128,9 +129,9 @@ class WorkerState:
 
     def _assign(self, state: tf.Tensor) -> tf.Tensor:
         """Assign the values in the bytes of a state to all variables; return the number of its save, int64 []."""
-        parts = tf.split(state, [_bytes_of(variable) for variable in self._kept.values()])
+        parts = tf.split(state, [_bytes_of(variable) for variable in self._in_files])
         assigned = []
-        for variable, part in zip(self._kept.values(), parts, strict=True):
+        for variable, part in zip(self._in_files, parts, strict=True):
             values = from_bytes(part, variable.dtype, variable.shape.num_elements())
             assigned.append(variable.assign(tf.reshape(values, variable.shape), read_value=False))
         return after(assigned, self._number_of_saves(state))
@@ -140,9 +141,9 @@ class WorkerState:
 
         If the file is missing, incomplete, or from an earlier training, return the bytes of the first values.
         """
-        size = sum(map(_bytes_of, self._kept.values()))
+        size = sum(map(_bytes_of, self._in_files))
         expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
-        begun = _joined_bytes(self._first.values())
+        begun = self._first_values()
 
         def parsed() -> tf.Tensor:
             content = tf.io.read_file(name)
@@ -156,7 +157,7 @@ class WorkerState:
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: begun)
 
     def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
-        return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last kept variable
+        return tf.bitcast(state[-tf.int64.size :], tf.int64)  # see `_in_files`
 
     def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:
         """Write the variables to the older of the two files if a push was applied; else restore the last written state.
@@ -165,14 +166,13 @@ class WorkerState:
         undo several periods. The variables keep the effect of the one period whose push was not applied. Returns a
         tensor to depend on. `step`: the step id, int64 []. `is_applied`: bool [].
         """
-        saves = self._saves
 
         def save() -> tf.Tensor:
             return after([self.save([])], tf.constant(0, tf.int64))
 
         def restore() -> tf.Tensor:
             states, counts = self._written(step)
-            last = saves.read_value()
+            last = self._saves.read_value()
             first, second = (tf.equal(count, last) for count in counts)
             state, is_there = tf.where(first, *states), tf.logical_or(first, second)
             return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
@@ -198,7 +198,7 @@ class WorkerState:
         with tf.control_dependencies([before]):
             number = self._saves.assign(term + (before + 1) % 2**_SAVES_BITS)
         with tf.control_dependencies([number]):
-            state = _joined_bytes(variable.read_value() for variable in self._kept.values())
+            state = _joined_bytes(variable.read_value() for variable in self._in_files)
         name = tf.gather(tf.constant(list(self._files)), number % len(self._files))
         is_written = _try_to_write(name, tf.io.serialize_tensor(state))
         with tf.control_dependencies([is_written, refused_before]):

@@ -35,7 +35,8 @@ STATISTICS = np.array([2.0, -3.0], np.float32)
 
 
 def config_of(mode="diloco", **values):
-    return build_config(overrides={"mode.name": mode, "mode.local_steps": PERIOD, **values})
+    own = {"mode.name": mode, "mode.local_steps": PERIOD, "cluster.wire": "float32"}
+    return build_config(overrides=own | values)
 
 
 def config_of_rule(rule):
@@ -181,6 +182,19 @@ def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):
         (tmp_path / name).write_bytes(b"")
     expected = by_hand("momentum", (2,), START)[0]
     assert periods(config)(2, START)["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_file_has_the_optimizers_variables_in_the_order_of_their_creation_and_then_the_number_of_the_save(tmp_path):
+    """So a worker can read the files that an earlier version of the package has written."""
+    periods(config_of(**WITH_MOMENTUM))(0, START)
+    content = tf.io.parse_tensor((tmp_path / OF_OPTIMIZER[1]).read_bytes(), tf.uint8).numpy().tobytes()
+    weights, velocity = START.copy(), np.zeros(LENGTH)
+    for batch in range(PERIOD):
+        velocity = 0.9 * velocity - RATE * (weights - (batch % 5 - 2))
+        weights += velocity
+    assert np.frombuffer(content, np.float32, LENGTH) == pytest.approx(velocity, rel=1e-4, abs=1e-6)
+    taken, saves = np.frombuffer(content, np.int64, offset=4 * LENGTH)
+    assert (taken, saves) == (PERIOD, 1)
 
 
 def test_a_disk_that_refuses_the_optimizers_state_does_not_end_the_training(tmp_path, capfd):

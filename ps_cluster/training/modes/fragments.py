@@ -39,7 +39,7 @@ class FragmentedWorker:
         lengths, counts = zip(*[(part.length, part.statistics_length) for part in store.shards])
         self._shards, self._training = store.shards, training
         self._ends, self._statistics_ends = np.cumsum(lengths), np.cumsum(counts)
-        self.own = LocalOptimizer(training, int(self._ends[-1]), self._shards[0].wire)
+        self.own = LocalOptimizer(training)
 
         self._feedback = [
             ErrorFeedback(

@@ -116,15 +116,18 @@ def take_local_steps(
 
 
 class LocalOptimizer:
-    """A worker's local weights and optimizer, in a graph: the variables of `WorkerState` and the operations on them."""
+    """A worker's local weights and optimizer, in a graph: the variables of `WorkerState` and the operations on them.
 
-    def __init__(self, training: LocalTraining, length: int, dtype: tf.DType):
-        """Create the variables. `length`: the number of weights. `dtype`: the dtype in which steps are computed."""
-        self._training, self._dtype = training, dtype
+    All objects of one `LocalTraining` stand for the same variables of the worker's process. So each graph, and each
+    part of a graph, can have a separate object.
+    """
+
+    def __init__(self, training: LocalTraining):
+        self._training = training
         self.state = WorkerState(
             f"{training.start.leader_prefix}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
         )
-        self.weights = self.state.scratch("weights", [length], tf.float32)
+        self.weights = self.state.scratch("weights", training.start.factors.shape, tf.float32)
         self._rule = make_rule(
             training.settings, self.weights, training.start.factors, self.state, training.start.matrices
         )
@@ -143,7 +146,7 @@ class LocalOptimizer:
 
         def take(position: tf.Tensor, before: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
             with tf.control_dependencies([before]):
-                here = tf.cast(self.weights.read_value(), self._dtype)
+                here = tf.cast(self.weights.read_value(), training.dtype)
                 taken = self._taken.read_value()
             result = training.step(step * training.local_steps + position, here, statistics)
             gradient = tf.cast(result.gradient, tf.float32)
@@ -171,6 +174,7 @@ class LocalTraining(Compute):
         self.step, self.settings, self.start, self.keep = step, config.optimizer, start, keep
         self.local_steps = config.batches_per_step
         self.seed = config.training.seed
+        self.dtype = tf.as_dtype(config.wire)  # the dtype in which steps are computed
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
@@ -186,7 +190,7 @@ class LocalTraining(Compute):
 
         If `limits.may_continue` ends a period early, the period is pushed anyway, and the shard drops the push.
         """
-        local = LocalOptimizer(self, len(self.start.factors), weights.dtype)
+        local = LocalOptimizer(self)
         pulled = tf.cast(weights, tf.float32)
         loaded = local.state.load(step, [pulled])
         with tf.control_dependencies([loaded, local.weights.assign(pulled, read_value=False)]):
@@ -199,6 +203,5 @@ class LocalTraining(Compute):
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
-        # This optimizer stands for the same variables of the process as that in `__call__`, because they are found by
-        # name. It has to create them in the same order.
-        return [LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)]
+        # The object that `__call__` has made may be in another branch of the graph.
+        return [LocalOptimizer(self).settle(step, outcomes)]
