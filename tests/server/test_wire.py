@@ -250,7 +250,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
     lost = LOST[name]
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
-    values = SGD | {"cluster.wire": lost.wire, "cluster.top_k_share": 0.3} | lost.values
+    values = SGD | {"cluster.workers": 2, "cluster.wire": lost.wire, "cluster.top_k_share": 0.3} | lost.values
     store = make_store(lost.shards, kind=lost.kind, values=values, rule="sgd", statistics=0)
     config, pending = build_config(overrides=values), list(lost.meanwhile)
     for part, step in lost.before:
