@@ -201,12 +201,13 @@ def test_a_message_is_as_small_as_promised():
 
 
 SGD = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0, "cluster.workers": 1, "training.steps": 400}
+TWO_WORKERS = {"cluster.workers": 2}
 FRAGMENTS = {
     "mode.name": "diloco", "mode.local_steps": 2, "mode.fragments": True, "cluster.parameter_servers": 2,
     "mode.outer_rate": 1.0, "mode.outer_momentum": 0.0,
 }  # fmt: skip
 BACKUP = {"mode.name": "sync-ps", "mode.backup_workers": 1, "cluster.workers": 2}
-TOO_STALE = {"staleness.method": "drop", "staleness.max_delay": 1}
+TOO_STALE = TWO_WORKERS | {"staleness.method": "drop", "staleness.max_delay": 1}
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,8 @@ class Lost:
 
 
 LOST = {
-    "all servers have the step": Lost(shards=2, before=[(0, 3), (1, 3)]),
-    "one of two servers has the step": Lost(shards=2, wire="int8", before=[(0, 3), (0, 5), (1, 6)]),
+    "all servers have the step": Lost(shards=2, values=TWO_WORKERS, before=[(0, 3), (1, 3)]),
+    "one of two servers has the step": Lost(shards=2, wire="int8", values=TWO_WORKERS, before=[(0, 3), (0, 5), (1, 6)]),
     "too stale": Lost(values=TOO_STALE, meanwhile=[(100, 2), (101, 3)]),
     "bounded": Lost(kind=BoundedShard, values={"mode.name": "bounded", "cluster.workers": 2}, before=[(0, 3)]),
     "late for a round": Lost(kind=RoundShard, values=BACKUP, meanwhile=[(5, 2)]),
@@ -250,7 +251,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
     lost = LOST[name]
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
-    values = SGD | {"cluster.workers": 2, "cluster.wire": lost.wire, "cluster.top_k_share": 0.3} | lost.values
+    values = SGD | {"cluster.wire": lost.wire, "cluster.top_k_share": 0.3} | lost.values
     store = make_store(lost.shards, kind=lost.kind, values=values, rule="sgd", statistics=0)
     config, pending = build_config(overrides=values), list(lost.meanwhile)
     for part, step in lost.before:
