@@ -15,6 +15,8 @@ from ps_cluster.config import build_config
 from ps_cluster.data import sources
 from ps_cluster.process_variables import TRUSTED_FILES
 from tests.helpers.bad_input import Commands, make_folder
+from tests.helpers.processes import assert_none_left, of_run
+from tests.helpers.real_cluster import end_started
 
 # The same examples in every run: a test that has passed does not fail on another day.
 hypothesis.settings.register_profile("tests", max_examples=100, deadline=None, derandomize=True, database=None)
@@ -117,6 +119,20 @@ def leaves_no_temporary_file(request, temporary_folder):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if request.node.get_closest_marker("cluster"):
         assert left == []
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_process(request, leaves_no_temporary_file):
+    """End what a test has started, also if it fails. A test of real processes leaves none in its folder."""
+    folder = request.getfixturevalue("tmp_path") if request.node.get_closest_marker("cluster") else None
+    yield
+    end_started()
+    if folder is not None:
+        try:
+            assert_none_left(folder)
+        finally:
+            for process in of_run(folder):
+                process.kill()
 
 
 @pytest.fixture(autouse=True)

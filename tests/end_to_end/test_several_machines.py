@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.errors import RETRY, SUPERSEDED
 from tests.helpers.finished_runs import ledger_rows
-from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers.processes import wait_until
 from tests.helpers.real_cluster import (
     BEHIND_A_PROXY,
     SNAPSHOTS,
@@ -38,7 +38,6 @@ class Machines:
     def __init__(self, folder):
         self._folder = folder
         self._cluster = {"chief": 1, "ps": 1, "worker": 2}
-        self.started = []
         for kind in self._cluster:
             self.move(kind)
 
@@ -50,26 +49,13 @@ class Machines:
     def start(self, kind, index, *options):
         own = json.dumps({"cluster": self._cluster, "task": {"type": kind, "index": index}})
         folder = self._folder / f"{kind}-{index}"
-        task = start("task", "--run-dir", folder, *small(*OPTIONS), *options, env={"TF_CONFIG": own, **BEHIND_A_PROXY})
-        self.started.append(task)
-        return task
-
-
-@pytest.fixture
-def machines(tmp_path):
-    machines = Machines(tmp_path)
-    yield machines
-    for task in machines.started:
-        task.kill()
-        task.communicate()
-    assert_none_left(tmp_path)
+        environment = {"TF_CONFIG": own, **BEHIND_A_PROXY}
+        return start("task", "--run-dir", folder, *small(*OPTIONS), *options, env=environment)
 
 
 @pytest.mark.timeout(600)  # a minute, and more beside other tests
-def test_a_training_outlives_a_worker_that_leaves_a_chief_that_is_frozen_and_a_server_that_is_killed(
-    machines, tmp_path
-):
-    run_dir = tmp_path / "chief-0"
+def test_a_training_outlives_a_worker_that_leaves_a_chief_that_is_frozen_and_a_server_that_is_killed(tmp_path):
+    machines, run_dir = Machines(tmp_path), tmp_path / "chief-0"
 
     def chief():
         """Start a chief that begins with those that are there. Its lines are objects, and it has a page of metrics."""

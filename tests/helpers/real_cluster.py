@@ -1,6 +1,5 @@
 """Start the program as a user does, on the embedded data set, and read the files of the run."""
 
-import contextlib
 import json
 import os
 import signal
@@ -45,12 +44,30 @@ def unhurried(workers=3, seconds=0.1):
     return *FEW_EXAMPLES, "--set", f"cluster.straggler={slow}"
 
 
+STARTED: list[subprocess.Popen] = []  # by the current test; a fixture of tests/conftest.py ends them
+
+
+def start_in_session(argv, **options):
+    """Start a program in a new session, as a terminal does. The program ends with the test at the latest."""
+    process = subprocess.Popen(
+        list(map(str, argv)), stdout=subprocess.PIPE, text=True, start_new_session=True, **options
+    )
+    STARTED.append(process)
+    return process
+
+
 def start(*arguments, env=None):
-    """Start `python cli.py …` in a new session, as a terminal does."""
-    return subprocess.Popen(
-        [sys.executable, "cli.py", *map(str, arguments)], cwd=PROJECT, text=True, env=os.environ | (env or {}),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    """Start `python cli.py …`."""
+    argv = (sys.executable, "cli.py", *arguments)
+    return start_in_session(argv, cwd=PROJECT, env=os.environ | (env or {}), stderr=subprocess.PIPE)
+
+
+def end_started():
+    """Kill the programs that the test has started and not ended, with all processes of their sessions."""
+    while STARTED:
+        with STARTED.pop() as process:  # closes its pipes
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def start_run(run_dir, *options, resume=False, env=None):
@@ -65,16 +82,9 @@ def pasted(commands: str, folder: Path, environment: Mapping[str, str] = Mapping
     if not (folder / "cli.py").is_symlink():
         (folder / "cli.py").symlink_to(PROJECT / "cli.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    process = subprocess.Popen(
-        ["bash", "-ec", commands], cwd=folder, env=os.environ | {"PATH": path, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=LIMIT_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    environment = os.environ | {"PATH": path, **environment}
+    process = start_in_session(["bash", "-ec", commands], cwd=folder, env=environment, stderr=subprocess.STDOUT)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output[-3000:]
     assert_none_left(folder)
     return output

@@ -19,7 +19,7 @@ from ps_cluster.system.private_network import RunNetwork, network_for
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
-from tests.helpers.real_cluster import small, unhurried, wait_for_training
+from tests.helpers.real_cluster import small, start_in_session, unhurried, wait_for_training
 
 pytestmark = pytest.mark.slow
 
@@ -173,24 +173,20 @@ def test_nobody_outside_reaches_any_port_of_a_real_run_and_a_second_signal_ends_
     options = small("--workers", 1, "--steps", 100_000, *unhurried(workers=1), "--isolation", "require")
     argv = [sys.executable, "cli.py", "run", *map(str, options), "--run-dir", str(tmp_path / "run")]
     environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
-    launcher = subprocess.Popen(argv, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, umask=0)
+    launcher = start_in_session(argv, cwd=PROJECT, env=environment, umask=0)
     run_dir = RunDir(tmp_path / "run")
-    try:
-        wait_for_training(run_dir.root)
-        wait_until(lambda: list(run_dir.tensorboard.rglob("events.*")))
-        assert open_from_here(run_dir) == [] and listening_here(run_dir) == []
-        network = network_of(run_dir)
-        everything = [tmp_path / "cache", run_dir.root, *run_dir.root.rglob("*"), *(tmp_path / "cache").rglob("*")]
-        states = [path.lstat() for path in everything if not path.is_symlink() and path.exists()]
-        assert not [status for status in states if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
-        assert {status.st_uid for status in states} == {os.geteuid()}
-        launcher.send_signal(signal.SIGTERM)
-        wait_until(lambda: has_heard(launcher.pid, signal.SIGTERM))  # a second one would be the same signal before
-        time.sleep(0.3)
-        launcher.send_signal(signal.SIGTERM)
-        assert launcher.wait(timeout=60) == 143
-    finally:
-        launcher.kill()
-        launcher.wait()
-        assert_none_left(run_dir.root)
+    wait_for_training(run_dir.root)
+    wait_until(lambda: list(run_dir.tensorboard.rglob("events.*")))
+    assert open_from_here(run_dir) == [] and listening_here(run_dir) == []
+    network = network_of(run_dir)
+    everything = [tmp_path / "cache", run_dir.root, *run_dir.root.rglob("*"), *(tmp_path / "cache").rglob("*")]
+    states = [path.lstat() for path in everything if not path.is_symlink() and path.exists()]
+    assert not [status for status in states if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
+    assert {status.st_uid for status in states} == {os.geteuid()}
+    launcher.send_signal(signal.SIGTERM)
+    wait_until(lambda: has_heard(launcher.pid, signal.SIGTERM))  # a second one would be the same signal before
+    time.sleep(0.3)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(timeout=60) == 143
+    assert_none_left(run_dir.root)
     assert_gone(network)

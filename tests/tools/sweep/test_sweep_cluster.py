@@ -20,15 +20,11 @@ def test_the_trial_of_a_killed_process_continues_in_another(tmp_path):
     command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 75))
     sweep = start(*command)
     first = output / "trials" / "0000"
-    try:
-        wait_for_snapshots(first)
-        launcher_of(first).send_signal(signal.SIGKILL)
-        log = output / "trials" / "0000.log"
-        wait_until(lambda: log.exists() and log.read_text().count("run directory") >= 2)
-        finish(sweep)
-    finally:
-        sweep.kill()
-        sweep.communicate()
+    wait_for_snapshots(first)
+    launcher_of(first).send_signal(signal.SIGKILL)
+    log = output / "trials" / "0000.log"
+    wait_until(lambda: log.exists() and log.read_text().count("run directory") >= 2)
+    finish(sweep)
     assert_none_left(output)
     results = json.loads((output / "results.json").read_text())
     assert [trial["state"] for trial in results["trials"]] == ["completed"]
