@@ -8,7 +8,7 @@ import pytest
 from ps_cluster.config.user_code import trust_reference
 from ps_cluster.runs import checkpoints
 from tests.helpers.local_training import train
-from tests.helpers.processes import wait_until
+from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import start_run
 
 LARGE = """
@@ -44,3 +44,4 @@ def test_a_network_that_never_ends_to_build_ends_with_the_command(tmp_path):
     assert process.returncode == 130
     wait_until(lambda: not psutil.pid_exists(int((tmp_path / "pid").read_text())))
     assert not (tmp_path / "run").exists()
+    assert_none_left(tmp_path)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, summary_of
 
 pytestmark = pytest.mark.cluster
@@ -21,6 +22,7 @@ def test_a_run_on_clicks_learns_and_tells_the_best_reachable_scores(tmp_path):
         "run", "--run-dir", tmp_path / "run", "--dataset", "clicks", "--mode", "single", *settings, env=cache
     )
     told = finish(process)
+    assert_none_left(tmp_path)
     summary = summary_of(tmp_path / "run")
     assert summary["model"] == "dlrm" and summary["dataset_kind"] == "synthetic" and "SYNTHETIC DATA" in told
     best = re.search(r"the best scores that a model can reach .*: AUC (0\.\d+), log loss (0\.\d+)", told)

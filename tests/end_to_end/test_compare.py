@@ -18,8 +18,9 @@ def test_compare_of_ones_own_network_and_table_writes_the_report_and_a_second_co
     output, toys = tmp_path / "comparison", PROJECT / "tests" / "doors"
     own = ("--dataset", f"{toys}/toy_data.py:load", "--model", f"{toys}/toy_table_network.py:build")
     few = "--modes async,single --seeds 1 --steps 30 --batches same_per_update --batch-size 32 --workers 1"
+    quick = ("--precision", "float32", "--set", "optimizer.learning_rate=0.1")
     slow = ("--straggler", "0:+0.3s")  # so that the first run lasts while other commands come
-    command = ("compare", *own, *few.split(), *slow, "--precision", "float32", "--output", output)
+    command = ("compare", *own, *few.split(), *quick, *slow, "--output", output)
     first = start(*command)
     wait_until(lambda: any(rows(root) for root in output.glob("runs/*")))
     (root,) = output.glob("runs/*")
@@ -48,10 +49,12 @@ def test_compare_of_ones_own_network_and_table_writes_the_report_and_a_second_co
     assert len(list(csv.DictReader((output / "rows.csv").read_text().splitlines()))) == 2
     report = json.loads((output / "report.json").read_text())
     assert (report["metric"], report["unit"]) == ("error", "examples")
-    assert all(0 < row["test_error"] < 60 for row in report["rows"]) and len(report["rows"]) == 2
     targets, tested = (toy_data.split(count, seed)["target"] for count, seed in ((2_000, 0), (500, 1)))
     summary = json.loads((roots[1] / "summary.json").read_text())
     assert summary["guess"] == pytest.approx(np.abs(tested - targets.mean(axis=0)).mean(), rel=1e-3)
+    # Plain Keras with Adam at the same rate has 2.2, 2.3 and 2.5 after as many updates (three seeds), and a guess has 21.
+    errors = [row["test_error"] for row in report["rows"]]
+    assert len(errors) == 2 and min(errors) > 0 and max(errors) < 0.2 * summary["guess"], "both have learned"
 
 
 def named_sockets(process):

@@ -49,9 +49,8 @@ STARTED: list[subprocess.Popen] = []  # by the current test; a fixture of tests/
 
 def start_in_session(argv, **options):
     """Start a program in a new session, as a terminal does. The program ends with the test at the latest."""
-    process = subprocess.Popen(
-        list(map(str, argv)), stdout=subprocess.PIPE, text=True, start_new_session=True, **options
-    )
+    options = {"stdout": subprocess.PIPE} | options
+    process = subprocess.Popen(list(map(str, argv)), text=True, start_new_session=True, **options)
     STARTED.append(process)
     return process
 

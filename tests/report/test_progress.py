@@ -22,6 +22,7 @@ from ps_cluster.report.run_state import RunState, TaskState, clock_text
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
+from tests.helpers.real_cluster import start_in_session
 from tests.helpers.rows import progress_row, score_row
 
 REAL = only_named("cifar10", Path("/data"), 50_000, 10_000)
@@ -320,11 +321,10 @@ for number in range(1000):
 view.close()
 print("more for nobody")
 """
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start_in_session([sys.executable, "-c", script], stderr=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
-    assert (process.stderr.read(), process.wait(timeout=30)) == (b"", 0)
-    process.stderr.close()
+    assert (process.stderr.read(), process.wait(timeout=30)) == ("", 0)
 
 
 def test_encoding_without_the_signs_gets_plain_ones():

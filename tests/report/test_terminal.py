@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ps_cluster.report.progress import PlainView
 from ps_cluster.report.terminal import Output, SafeConsole, print_error, print_line
+from tests.helpers.real_cluster import start_in_session
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +34,10 @@ def test_a_program_whose_terminal_was_closed_ends_as_if_it_were_there(command):
     """With 0, where Python itself would say 120: it can't flush what is left in standard output."""
     terminal, end = pty.openpty()
     code = f"input(); {command}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=PROJECT, stdin=subprocess.PIPE, stdout=end, stderr=end, start_new_session=True
-    )
+    process = start_in_session([sys.executable, "-c", code], cwd=PROJECT, stdin=subprocess.PIPE, stdout=end, stderr=end)
     os.close(end)
     os.close(terminal)
-    process.communicate(b"\n", timeout=60)
+    process.communicate("\n", timeout=60)
     assert process.returncode == 0
 
 

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -27,16 +26,26 @@ WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
 
 @pytest.fixture
 def members(monkeypatch):
-    """Members 0 and 1 of 3; `members.up` are the addresses that work, `members.updates` the memberships set."""
+    """Members 0 and 1 of 3; `members.up` are the addresses that work.
+
+    `members.updates` are the memberships set, and `members.looks` the sets of workers that were asked whether they work.
+    """
     monkeypatch.setattr(membership, "POLL_INTERVAL_S", 0.01)
     up, updates, said, unwelcome, cut, time_ = {"a:0", "a:1"}, [], [], {}, [], FakeTime()
+    looks = []
+
+    def reach(addresses):
+        looks.append(set(addresses))
+        return {key for key, address in addresses.items() if address in up}
+
     monkeypatch.setattr(membership, "update_members", lambda workers, _: updates.append(sorted(workers)))
     one = Membership(
         {index: f"a:{index}" for index in range(3)}, {0, 1}, lambda task: unwelcome.get(task.index),
-        reach=lambda addresses: {key for key, address in addresses.items() if address in up}, notify=said.append,
+        reach=reach, notify=said.append,
         lost_after_s=60, disconnect=cut.append, clock=time_.clock,
     )  # fmt: skip
     one.up, one.updates, one.said, one.unwelcome, one.were_cut, one.time = up, updates, said, unwelcome, cut, time_
+    one.looks = looks
     yield one
     one.stop()
 
@@ -94,7 +103,8 @@ def test_nobody_is_taken_in_while_a_member_is_silent_because_tensorflow_would_wa
     members.up.discard("a:0")
     members.up.add("a:2")
     _, thread = fail(members, 2, UNKNOWN)
-    time.sleep(0.1)
+    # Each look at the member that is silent follows one at the worker that wants to join, which works.
+    until(lambda: members.looks.count({0, 1}) >= 5 or members.updates)
     assert not members.updates
     members.up.add("a:0")
     thread.join(10)

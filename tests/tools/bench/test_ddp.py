@@ -1,6 +1,5 @@
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ torch = pytest.importorskip(
 from ps_cluster.tools.bench import ddp  # noqa: E402
 from tests.helpers.data import pack_images  # noqa: E402
 from tests.helpers.processes import wait_until  # noqa: E402
+from tests.helpers.real_cluster import start_in_session  # noqa: E402
 
 PROJECT = Path(__file__).parents[3]
 IMAGES = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
@@ -79,7 +79,7 @@ def test_the_processes_share_every_epoch(dataset):
 
 
 def test_it_ends_with_its_rate_and_leaves_no_process(run_dir):
-    process = in_a_session_of_its_own(run_dir)
+    process = started(run_dir)
     out, _ = process.communicate(timeout=120)
     wait_until(lambda: not group_members(process.pid))
     assert process.returncode == 0 and "122,570 trainable parameters" in out
@@ -89,7 +89,7 @@ def test_it_ends_with_its_rate_and_leaves_no_process(run_dir):
 def test_its_processes_end_with_it_when_it_is_killed(run_dir):
     config = json.loads(run_dir.config.read_text())
     write_json(run_dir.config, config | {"training": config["training"] | {"steps": 1_000_000}})
-    process = in_a_session_of_its_own(run_dir)
+    process = started(run_dir)
     # the program, multiprocessing's tracker of resources, and a process for each worker
     wait_until(lambda: len(group_members(process.pid)) == 4)
     process.send_signal(signal.SIGKILL)
@@ -97,9 +97,8 @@ def test_its_processes_end_with_it_when_it_is_killed(run_dir):
     wait_until(lambda: not group_members(process.pid))
 
 
-def in_a_session_of_its_own(run_dir):
-    argv = [sys.executable, "-m", "ps_cluster.tools.bench.ddp", str(run_dir.root)]
-    return subprocess.Popen(argv, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+def started(run_dir):
+    return start_in_session([sys.executable, "-m", "ps_cluster.tools.bench.ddp", run_dir.root], cwd=PROJECT)
 
 
 def group_members(group):

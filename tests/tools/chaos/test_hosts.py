@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from ps_cluster.tools.chaos.hosts import hosts, pids_in
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.on_hosts import ask, can_reach, echo, heard, python, skip_without_hosts
 from tests.helpers.processes import wait_until
+from tests.helpers.real_cluster import start_in_session
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ def test_nothing_is_left_of_hosts_even_of_a_program_that_is_killed(rights, tmp_p
         "    print(sleep.pid, machines[1]._wire.pid, flush=True)\n"
         "    time.sleep(100)"
     )
-    started = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, preexec_fn=rights)
+    started = start_in_session([sys.executable, "-c", program], preexec_fn=rights)
     pids = [int(word) for word in started.stdout.readline().split()]
     networks = [os.open(f"/proc/{pid}/ns/net", os.O_RDONLY) for pid in pids]
     started.send_signal(signal.SIGKILL)

@@ -15,6 +15,7 @@ from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.namespaces import MOUNTS, NETWORK, NotAllowed, inside, run_in, take_mounts_of_its_own
 from tests.helpers.namespaces import as_ourselves, skip_unless_allowed
 from tests.helpers.processes import wait_until
+from tests.helpers.real_cluster import start_in_session
 
 BUSY = "while True: pass"
 GREEDY = "import sys; sys.stdin.read(1); kept = [bytearray(b'x' * 1000000) for _ in range(100)]"
@@ -171,13 +172,7 @@ def test_a_clock_that_is_set_back_changes_the_time_and_no_wait(tmp_path):
         "for wait in (semaphore, futex, condition):\n"
         "    began = time.monotonic(); wait(); print(time.monotonic() - began, flush=True)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=os.environ | variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = start_in_session([sys.executable, "-c", code], env=os.environ | variables, stdin=subprocess.PIPE)
     before = [float(value) for value in process.stdout.readline().split()]
     assert before[0] == pytest.approx(time.time(), abs=5)
 
