@@ -63,11 +63,13 @@ def pytest_collection_modifyitems(config, items):
 KNOWN_SKIPS = (
     # programs and data
     ": apt-get install ", ": make test-extras", "no PyTorch here: ", "needs the extra ", "pandas is an extra",
-    "the library is installed", "could not import 'tf2onnx'", "there is no unshare(1), ", "(package iproute2)", "no C compiler",
-    "chromium is not installed", "no real CIFAR-10 at ", "MNIST is one file", "the whole history is not here",
+    "the library is installed", "could not import 'tf2onnx'", "there is no unshare(1), ", "(package iproute2)",
+    "no C compiler", "chromium is not installed", "no real CIFAR-10 at ", "MNIST is one file",
+    "the whole history is not here",
     # rights
     "only root can ", "which only root may", "root may write everywhere", "needs an administrator: ",
-    "an administrator of this system is always allowed ", "this user may not mount: ", "this user may not make a control group",
+    "an administrator of this system is always allowed ", "this user may not mount: ",
+    "this user may not make a control group",
     # the system
     "this system does not allow it: ", "this kernel's firewall does not allow it: ", "hosts on this machine: ",
     "no control group that limits ", "a process can't be moved into ", "no /dev/net/tun here", "only one user",

@@ -1,6 +1,7 @@
 """The options of `run` that follow a run of other processes: --callbacks and --try, on real clusters."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -37,14 +38,21 @@ def run(folder, *options):
 
 
 @pytest.mark.cluster
-def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path):
+def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path, temporary_folder):
     """A fixture of tests/conftest.py checks that no temporary file is left."""
     code, told, error = run(tmp_path, "--try", "--workers", "2", "--model", "mlp", "--epochs", "100")
     assert code == 0, error
     assert "try: everything worked in" in told and "savedmodel" in told and "test accuracy" in told
+    updates = {int(row[1]): int(row[2]) for row in re.finditer(r"worker (\d) +\d+ +(\d+) ", told)}
+    assert updates.keys() == {0, 1} and min(updates.values()) >= 2
+    assert f"with {sum(updates.values())} updates. Nothing was kept" in told and sum(updates.values()) < 100, (
+        "not an epoch"
+    )
     assert "run directory" not in told and not list(tmp_path.iterdir())
+    assert_none_left(temporary_folder / "ps-cluster-try-")  # how the names of its folders begin
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_callbacks_of_a_file_see_an_epoch_and_one_that_fails_ends_the_run_and_is_told_in_one_line(tmp_path):
     (tmp_path / "my.py").write_text(CALLBACKS)

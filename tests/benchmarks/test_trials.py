@@ -125,6 +125,7 @@ def test_trials_of_another_study_are_used_again_and_stay_in_its_record(tmp_path)
     assert list(again.tried(arm()).values()) == [4.0], "its own record has only its own trials"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_a_training_that_diverged_has_no_score():
     settings = {"model.name": "mlp", "data.dataset": "synthetic", "mode.name": "single", "training.steps": 60}

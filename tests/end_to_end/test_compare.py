@@ -52,7 +52,7 @@ def test_compare_of_ones_own_network_and_table_writes_the_report_and_a_second_co
     targets, tested = (toy_data.split(count, seed)["target"] for count, seed in ((2_000, 0), (500, 1)))
     summary = json.loads((roots[1] / "summary.json").read_text())
     assert summary["guess"] == pytest.approx(np.abs(tested - targets.mean(axis=0)).mean(), rel=1e-3)
-    # Plain Keras with Adam at the same rate has 2.2, 2.3 and 2.5 after as many updates (three seeds), and a guess has 21.
+    # Plain Keras with Adam at the same rate has 2.2, 2.3 and 2.5 after as many updates (three seeds); a guess has 21.
     errors = [row["test_error"] for row in report["rows"]]
     assert len(errors) == 2 and min(errors) > 0 and max(errors) < 0.2 * summary["guess"], "both have learned"
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tests.helpers import held_modes
+from tests.helpers.exhaustive import mostly
 from tests.helpers.finished_runs import assert_ledger_is_exact, ledger_rows, restarts
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
+    ELASTIC,
     finish,
     rows,
     start,
@@ -64,6 +66,44 @@ def test_workers_killed_or_silent_at_a_point_of_a_step_go_on_with_their_parts_an
     examples = [{row["loss"] for row in ledger_rows(run_dir) if row["worker"] == str(worker)} for worker in range(3)]
     assert sum(map(len, examples)) == len(set.union(*examples)) > 50, "no example was seen by two workers"
     assert max(map(len, examples)) <= 20, "a third each, also after the kills"
+
+
+def test_a_step_of_a_worker_that_is_killed_after_the_step_was_applied_is_not_applied_again(tmp_path):
+    run_dir, mark = tmp_path / "run", tmp_path / "applied"
+    held = held_modes.held({"applied": (1, 10)}, tmp_path)
+    options = (*unhurried(workers=2), "--set", "cluster.steps_per_dispatch=1", *held_modes.MODE)
+    process = start_run(run_dir, "--workers", 2, "--steps", 60, "--no-evaluator", *options, env=held)
+    wait_until(lambda: mark.exists() and len(mark.read_text().split()) == 2)
+    os.kill(int(mark.read_text().split()[1]), signal.SIGKILL)
+    finish(process)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 60)
+    assert summary["updates"]["replays_refused"] == 1 and summary["updates"]["rolled_back"] == 0
+    assert restarts(summary) == {0: 0, 1: 1}
+
+
+# Mode → its options, and the number of gradients in an update.
+MODES = {
+    "bounded": (("--max-staleness", 2), 1),
+    "elastic": (ELASTIC, 1),
+    "sync-diloco": (("--local-steps", 2), 2),
+}
+
+
+@pytest.mark.parametrize("mode", mostly(MODES, "sync-diloco"))
+def test_a_mode_applies_every_update_once_as_computed_again_although_a_worker_is_killed(mode, tmp_path):
+    (options, gradients), run_dir = MODES[mode], tmp_path / "run"
+    size = ("--workers", 2, "--steps", 40, *unhurried(workers=2))
+    process = start_run(run_dir, "--mode", mode, *options, *size)
+    wait_for_training(run_dir, updates=5)
+    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    finish(process)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 40, gradients=gradients)
+    assert restarts(summary) == {0: 0, 1: 1} and summary["updates"]["rolled_back"] == 0
+    recomputed = summary["proof"]["recomputed"]
+    assert recomputed["updates"] >= 1 and {"gradient", "weights"} <= recomputed["largest_deviations"].keys()
+    assert max(recomputed["largest_deviations"].values()) < 1
 
 
 def scaled(run_dir, workers):

@@ -47,8 +47,12 @@ def build(examples):
 """
 DRAW = np.random.default_rng(0)
 INPUTS = {split: (DRAW.integers(0, KEYS, [EXAMPLES, 3]) ** 2 // KEYS).astype(np.int32) for split in ("train", "test")}
-CLASSES = {split: (keys.sum(1) % 2).astype(np.uint8) for split, keys in INPUTS.items()}
-ADAGRAD = ("--set=optimizer.rule=adagrad", "--learning-rate", 0.05, "--set=optimizer.weight_decay=0")
+# Whether most keys of an example are odd. Guessing "no" is right for 60.5 % of the test examples. Plain Keras with the
+# same network, rule and rate is right for 79.5, 83.5 and 80.0 % after 40 updates of 8 examples (three seeds), and for
+# 88 to 91 % after 80.
+CLASSES = {split: ((keys % 2).sum(1) > 1).astype(np.uint8) for split, keys in INPUTS.items()}
+LEARNED = 0.75
+ADAGRAD = ("--set=optimizer.rule=adagrad", "--learning-rate", 0.5, "--set=optimizer.weight_decay=0")
 TABLE = f"--set=model.rows_from={ROWS}"
 
 
@@ -111,6 +115,7 @@ def test_rows_travel_exactly_once_whatever_is_killed(launcher_is_killed, tmp_pat
         assert_times_are_those_of_the_whole_run(summary, killed_after)
     steps = summary["updates"]["scheduled"]
     assert_ledger_is_exact(summary, steps if launcher_is_killed else None)
+    assert summary["learned"] and summary["evaluation"]["best_test_accuracy"] > LEARNED
     recomputed = summary["proof"]["recomputed"]
     assert recomputed["updates"] >= 3 and recomputed["unchecked"] == []
     assert max(recomputed["largest_deviations"].values()) < 1

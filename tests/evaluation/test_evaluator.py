@@ -390,7 +390,7 @@ def test_waiting_and_not_waiting_at_once_is_refused(tmp_path):
 
 
 def test_the_time_in_which_the_evaluator_itself_is_stopped_is_no_silence(run_dir, network, monkeypatch):
-    """It is stopped in its third sleep for longer than it may wait. Then it looks three times before there is a checkpoint."""
+    """It is stopped in its third sleep for longer than it may wait. A checkpoint comes only after three more looks."""
     machine, sleeps = FakeTime(), []
 
     def sleep(seconds):

@@ -28,7 +28,7 @@ WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
 def members(monkeypatch):
     """Members 0 and 1 of 3; `members.up` are the addresses that work.
 
-    `members.updates` are the memberships set, and `members.looks` the sets of workers that were asked whether they work.
+    `members.updates` are the memberships set. `members.looks` are the sets of workers that were looked at.
     """
     monkeypatch.setattr(membership, "POLL_INTERVAL_S", 0.01)
     up, updates, said, unwelcome, cut, time_ = {"a:0", "a:1"}, [], [], {}, [], FakeTime()
