@@ -1,5 +1,6 @@
 """Start the program as a user does, on the embedded data set, and read the files of the run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+
+import psutil
 
 from tests.helpers.processes import assert_none_left, wait_until
 
@@ -64,8 +67,9 @@ def start(*arguments, env=None):
 def end_started():
     """Kill the programs that the test has started and not ended, with all processes of their sessions."""
     while STARTED:
-        with STARTED.pop() as process:  # closes its pipes
-            if process.poll() is None:
+        with STARTED.pop() as process, contextlib.suppress(ProcessLookupError):  # closes its pipes
+            # After its end another program may have got its pid, and then the session is that one's.
+            if process.poll() is None or not psutil.pid_exists(process.pid):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
