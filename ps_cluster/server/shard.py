@@ -39,8 +39,7 @@ from ps_cluster.server.shard_checkpoint import ShardCheckpoint
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
-from ps_cluster.server.update_rules.row_rule import RowUpdate
-from ps_cluster.server.update_rules.rule import times
+from ps_cluster.server.update_rules.rule import Gradient
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
@@ -511,7 +510,7 @@ class ParameterShard:
         """Apply a push to the rows of embedding tables. Call this before `apply_gradient`, which counts the update."""
         rate, before = self._rule.used_rate(learning_rate), self.version.read_value()
         return [
-            table.apply(RowUpdate(indices, gradient, rate, before, gradient_scale))
+            table.apply(indices, Gradient(gradient, rate, before, gradient_scale))
             for table, indices, gradient in zip(self.tables, rows.indices, rows.gradients, strict=True)
         ]
 
@@ -522,44 +521,39 @@ class ParameterShard:
 
         Args:
           gradient: float32 [n]. learning_rate: float32 []. fresh: float32 [m], as for `update_statistics`.
-          gradient_scale: as for `UpdateRule.apply`.
+          gradient_scale: see `Gradient`.
         """
         learning_rate = self._rule.used_rate(learning_rate)
         before = self.version.read_value()
         weights_before = self.weights.read_value() if self._correction.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs the operations.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._change_weights(gradient, learning_rate, before, gradient_scale)
+            applied = self._change_weights(Gradient(gradient, learning_rate, before, gradient_scale))
         with tf.control_dependencies([applied, self.update_statistics(fresh)]):
             seen = self._correction.after_update(weights_before, learning_rate) if self._correction.needs_step else []
             version = self.version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
         return after(self.history.write(version), version)
 
-    def _change_weights(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
+    def _change_weights(self, gradient: Gradient) -> tf.Operation:
         """Apply a gradient to the weights.
 
         If the staleness method gathers K gradients, the weights change only with every K-th gradient, by the mean of
         the last K gradients.
-
-        Args:
-          before: int64 [], the version before the update.
         """
         slot, every = self._gathered, self._gathered_gradients
         if slot is None or every == 1:
-            return self._rule.apply(gradient, learning_rate, before, gradient_scale)
-        gathered = slot.read_value() + times(gradient_scale, gradient)
+            return self._rule.apply(gradient)
+        gathered = slot.read_value() + gradient.scaled
 
         def change() -> tf.Operation:
-            applied = self._rule.apply(gathered / every, learning_rate, before // every)
-            return tf.group(applied, slot.assign(tf.zeros_like(gathered), read_value=False))
+            mean = Gradient(gathered / every, gradient.learning_rate, gradient.updates_before // every)
+            return tf.group(self._rule.apply(mean), slot.assign(tf.zeros_like(gathered), read_value=False))
 
         def keep() -> tf.Operation:
             return slot.assign(gathered, read_value=False)
 
-        return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
+        return tf.cond(tf.equal((gradient.updates_before + 1) % every, 0), change, keep)
 
     def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
         """Set the moving statistics s to keep * s + `fresh`, where keep is the share of s that a step keeps.

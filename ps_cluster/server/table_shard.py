@@ -15,7 +15,7 @@ import numpy as np
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
-from ps_cluster.server.update_rules.row_rule import RowUpdate
+from ps_cluster.server.update_rules.rule import Gradient
 
 
 class PushedRows(NamedTuple):
@@ -138,13 +138,13 @@ class TableShard:
                 touched = tf.where(tf.reduce_any(self._sum != 0, axis=1))
                 self._touched.assign(_as_text(tf.reshape(touched, [-1])))
 
-    def apply(self, update: RowUpdate) -> tf.Operation:
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
         """Change some rows and their slots, like `RowRule.apply`.
 
-        The gradient may also have the shape [u * width], and the dtype in which it was sent.
+        The gradient's values may also have the shape [u * width], and the dtype in which they were sent.
         """
-        applied = self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
-        return tf.group(applied, self._note_change(update.indices))
+        applied = self._rule.apply(indices, gradient._replace(values=self._by_row(gradient.values)))
+        return tf.group(applied, self._note_change(indices))
 
     def _note_change(self, indices: tf.Tensor) -> tf.Operation:
         return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(indices)], True), indices))

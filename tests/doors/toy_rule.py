@@ -9,8 +9,8 @@ class Settings(RuleSettings):
 
 
 class Levelling(UpdateRule):
-    def _change(self, gradient, learning_rate, updates_before, gradient_scale):
-        return self._weights.assign(0 * gradient + self._settings.value, read_value=False)
+    def change(self, gradient):
+        return self.weights.assign(0 * gradient.values + self.settings.value, read_value=False)
 
 
 class Toy(OptimizerRule):

@@ -109,8 +109,8 @@ def what_a_push_leaves_out_is_lost(right, self, step, gradient):
 
 
 @_changes((ParameterShard, "_change_weights"))
-def three_times_the_learning_rate_is_applied(right, self, gradient, rate, *others):
-    return right(self, gradient, 3 * rate, *others)
+def three_times_the_learning_rate_is_applied(right, self, gradient):
+    return right(self, gradient._replace(learning_rate=3 * gradient.learning_rate))
 
 
 @_changes((UpdateRule, "apply"))
@@ -154,16 +154,15 @@ def an_update_is_applied_twice(right, self, *arguments):
 
 
 @_changes((TableShard, "apply"))
-def one_of_a_hundred_rows_is_not_updated(right, self, update):
-    chosen = tf.not_equal(update.indices % 100, 1)
-    of_rows = tf.boolean_mask(tf.reshape(update.gradient, [-1, self.width]), chosen)
-    return right(self, update._replace(indices=tf.boolean_mask(update.indices, chosen), gradient=of_rows))
+def one_of_a_hundred_rows_is_not_updated(right, self, indices, gradient):
+    chosen = tf.not_equal(indices % 100, 1)
+    of_rows = tf.boolean_mask(tf.reshape(gradient.values, [-1, self.width]), chosen)
+    return right(self, tf.boolean_mask(indices, chosen), gradient._replace(values=of_rows))
 
 
 @_changes((TableShard, "apply"))
-def the_gradients_of_two_rows_are_exchanged(right, self, update):
-    exchanged = tf.concat([update.indices[:2][::-1], update.indices[2:]], 0)
-    return right(self, update._replace(indices=exchanged))
+def the_gradients_of_two_rows_are_exchanged(right, self, indices, gradient):
+    return right(self, tf.concat([indices[:2][::-1], indices[2:]], 0), gradient)
 
 
 @_changes((TableShard, "read"))

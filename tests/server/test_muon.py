@@ -14,8 +14,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.update_rules.muon import MuonAdamRows, orthogonal
-from ps_cluster.server.update_rules.row_rule import RowUpdate
-from ps_cluster.server.update_rules.rule import decay_rates, make_rule
+from ps_cluster.server.update_rules.rule import Gradient, decay_rates, make_rule
 
 RATE, MOMENTUM, DECAY = 0.1, 0.6, 0.5
 PATHS = ("net/whiten/kernel", "net/conv/kernel", "net/conv/bias", "net/wide/kernel")
@@ -73,7 +72,8 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
     for number in range(3):
         gradient = random.normal(size=LAYOUT.length).astype(np.float32)
         rate = RATE / (number + 1)
-        rule.apply(tf.constant(gradient), tf.constant(rate, tf.float32), tf.constant(number, tf.int64))
+        numbers = tf.constant(rate, tf.float32), tf.constant(number, tf.int64)
+        rule.apply(Gradient(tf.constant(gradient), *numbers))
         velocity = MOMENTUM * velocity + gradient
         update = gradient + MOMENTUM * velocity
         step = 2.5 * update
@@ -101,7 +101,8 @@ def test_an_update_is_what_the_equation_says(rule, gradient_scale):
         before, was = {name: slot.numpy() for name, slot in updates.slots.items()}, weights.numpy()
         parts = UpdateParts(was, gradient, before, RATE, count, factors, decay, gradient_scale, matrices)
         given = None if gradient_scale is None else tf.constant(gradient_scale)
-        updates.apply(tf.constant(gradient), tf.constant(RATE, tf.float32), tf.constant(count, tf.int64), given)
+        numbers = tf.constant(RATE, tf.float32), tf.constant(count, tf.int64)
+        updates.apply(Gradient(tf.constant(gradient), *numbers, given))
         expected = RULES[rule].equation(settings, parts)
         assert expected.keys() == {"weights", *updates.slots}
         for name, value in expected.items():
@@ -123,8 +124,8 @@ def test_with_muon_adam_matrices_move_as_with_muon_and_all_other_weights_as_with
         weights[name] = tf.Variable(start, dtype=tf.float32)
         rule = make_rule(of(rule=name, **own).optimizer, weights[name], factors, matrices=matrices)
         for number, gradient in enumerate(gradients):
-            given = tf.constant(gradient, tf.float32), tf.constant(rate), tf.constant(number, tf.int64)
-            rule.apply(*given, tf.constant(0.5))
+            numbers = tf.constant(rate), tf.constant(number, tf.int64), tf.constant(0.5)
+            rule.apply(Gradient(tf.constant(gradient, tf.float32), *numbers))
     in_matrices = np.zeros(LAYOUT.length, bool)
     for begin, rows, columns in places:
         in_matrices[begin : begin + rows * columns] = True
@@ -138,8 +139,8 @@ def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_ste
     for gradient_scale in (1.0, 0.25):
         weights = tf.Variable(tf.zeros([10]))
         rule = make_rule(of().optimizer, weights, np.ones(10, np.float32), matrices=[Matrix(0, 3, 2)])
-        gradient = tf.constant(np.linspace(-1, 2, 10), tf.float32)
-        rule.apply(gradient, tf.constant(RATE), tf.constant(0, tf.int64), tf.constant(gradient_scale))
+        numbers = tf.constant(RATE), tf.constant(0, tf.int64), tf.constant(gradient_scale)
+        rule.apply(Gradient(tf.constant(np.linspace(-1, 2, 10), tf.float32), *numbers))
         moved[gradient_scale] = weights.numpy()
     np.testing.assert_allclose(moved[0.25][6:], moved[1.0][6:] / 4, rtol=1e-5)
     np.testing.assert_allclose(moved[0.25][:6], moved[1.0][:6], rtol=1e-4)
@@ -193,8 +194,8 @@ def test_shards_change_matrices_as_one_shard_does():
             for own, part in zip(weights, parts, strict=True)
         ]
         for number, gradient in enumerate(gradients):
-            for rule, gradient_scale in zip(rules, np.split(gradient, ends), strict=True):
-                rule.apply(tf.constant(gradient_scale), tf.constant(RATE), tf.constant(number, tf.int64))
+            for rule, part in zip(rules, np.split(gradient, ends), strict=True):
+                rule.apply(Gradient(tf.constant(part), tf.constant(RATE), tf.constant(number, tf.int64)))
         made[servers] = np.concatenate([own.numpy() for own in weights])
     np.testing.assert_allclose(made[2], made[1], rtol=1e-5, atol=1e-6)
 
@@ -204,7 +205,7 @@ def test_a_frozen_matrix_keeps_its_norm():
     weights = tf.Variable(np.ones(LAYOUT.length, np.float32))
     factors = LAYOUT.factors([("conv", 0.0)])
     rule = make_rule(of(fixed_norm_every=1).optimizer, weights, factors, matrices=[place])
-    rule.apply(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(0, tf.int64))
+    rule.apply(Gradient(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(0, tf.int64)))
     assert (weights.numpy()[begin : begin + rows * columns] == 1).all()
 
 
@@ -226,7 +227,7 @@ def test_matrices_get_a_fixed_norm_before_every_nth_update():
         moved[every] = []
         for number in range(2):
             before = weights.numpy()
-            rule.apply(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(number, tf.int64))
+            rule.apply(Gradient(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(number, tf.int64)))
             moved[every].append(weights.numpy() - before)
     expected = moved[0][0].copy()
     kernel = start[begin : begin + rows * columns]
@@ -261,8 +262,8 @@ def test_rows_of_tables_with_a_gradient_take_the_step_of_the_weights_outside_of_
             of_rows["weights"], gradient.ravel(), slots, RATE, count, factors, np.zeros(gradient.size), gradient_scale
         )
         scale = None if gradient_scale is None else tf.constant(gradient_scale)
-        rate, before = tf.constant(RATE, tf.float32), tf.constant(count, tf.int64)
-        updates.apply(RowUpdate(tf.constant(indices, tf.int64), tf.constant(gradient), rate, before, scale))
+        numbers = tf.constant(RATE, tf.float32), tf.constant(count, tf.int64), scale
+        updates.apply(tf.constant(indices, tf.int64), Gradient(tf.constant(gradient), *numbers))
         for name, value in RULES["muon_adam"].equation(settings, parts).items():
             expected = was[name]
             expected[indices] = value.reshape(-1, 3)

@@ -16,7 +16,7 @@ from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.staleness.inverse import InverseCorrection, InverseSettings
 from ps_cluster.server.staleness.momentum import corrected_momentum
 from ps_cluster.server.store import ParameterStore, StepPush
-from ps_cluster.server.update_rules.rule import make_rule
+from ps_cluster.server.update_rules.rule import Gradient, make_rule
 from tests.helpers.stores import eagerly, make_store, pull, row, run_quadratic, state_of
 
 LENGTH, WORKERS = 5, 3
@@ -88,7 +88,7 @@ class Server:
             before = tf.identity(self.weights.read_value())
             corrected, gradient_scale = self.method.correct(gradient, Arrival(worker, version - staleness, version))
             with tf.control_dependencies([before]):
-                applied = self.rule.apply(tf.identity(corrected), rate, version, gradient_scale)
+                applied = self.rule.apply(Gradient(tf.identity(corrected), rate, version, gradient_scale))
             with tf.control_dependencies([applied]), tf.control_dependencies(self.method.after_update(before, rate)):
                 return tf.identity(corrected), tf.ones([LENGTH]) * (1.0 if gradient_scale is None else gradient_scale)
 

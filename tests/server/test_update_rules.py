@@ -12,8 +12,7 @@ from ps_cluster.config.equations import UpdateParts
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.server.table_shard import TableShard
-from ps_cluster.server.update_rules.row_rule import RowUpdate
-from ps_cluster.server.update_rules.rule import decay_rates, make_rule
+from ps_cluster.server.update_rules.rule import Gradient, decay_rates, make_rule
 
 RATE = 0.1
 
@@ -39,7 +38,7 @@ def test_an_update_is_what_the_equation_says(name, factors, gradient_scale):
         was = weights.numpy().astype(np.float64)
         parts = UpdateParts(was, gradient.astype(np.float64), before, RATE, count, chosen, decay, counts)
         given = None if counts is None else tf.constant(counts, tf.float32)
-        rule.apply(tf.constant(gradient), rate, tf.constant(count, tf.int64), given)
+        rule.apply(Gradient(tf.constant(gradient), rate, tf.constant(count, tf.int64), given))
         expected = RULES[name].equation(settings, parts)
         assert expected.keys() == {"weights", *rule.slots}
         for key, value in expected.items():
@@ -69,8 +68,8 @@ def by_rows(rule, gradient_scale=None):
     """Return weights and slots, float32 [ROWS, WIDTH], after the updates of rows."""
     table = TableShard(FIRST, settings_of(rule))
     for count, (indices, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
-        rows = tf.constant(indices, tf.int64), tf.constant(gradient.ravel(), tf.float32)
-        table.apply(RowUpdate(*rows, tf.constant(RATE), tf.constant(count, tf.int64), gradient_scale))
+        numbers = tf.constant(RATE), tf.constant(count, tf.int64), gradient_scale
+        table.apply(tf.constant(indices, tf.int64), Gradient(tf.constant(gradient.ravel(), tf.float32), *numbers))
     variables = {"weights": table.rows, **table.slots}
     return {name: variable.numpy().reshape(ROWS, WIDTH) for name, variable in variables.items()}
 
@@ -128,7 +127,8 @@ def weights_after(gradients, factors=(1, 1, 1), **settings):
     weights = tf.Variable(tf.zeros([3]))
     rule = make_rule(config.optimizer, weights, np.array(factors, np.float32))
     for gradient, rate in gradients:
-        rule.apply(tf.constant(gradient, tf.float32), tf.constant(rate, tf.float32), tf.constant(0, tf.int64))
+        numbers = tf.constant(rate, tf.float32), tf.constant(0, tf.int64)
+        rule.apply(Gradient(tf.constant(gradient, tf.float32), *numbers))
     return weights.numpy()
 
 

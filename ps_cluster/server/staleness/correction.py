@@ -2,9 +2,9 @@
 
 The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that
 the worker gets. At a push, `accepts` decides whether the gradient is applied, and `correct` returns the corrected
-gradient and the gradient scale, a factor by which the update multiplies it (see `UpdateRule.apply`). If the staleness
-method returns a number K from `gathered_gradients`, the shard changes the weights only with every K-th gradient, by the
-mean of K gradients. In the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the
+gradient and the gradient scale, a factor by which the update multiplies it (see `Gradient`). If the staleness method
+returns a number K from `gathered_gradients`, the shard changes the weights only with every K-th gradient, by the mean of
+K gradients. In the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the
 worker's gradient.
 """
 
@@ -19,7 +19,7 @@ from ps_cluster.config.staleness_methods import OwnSettings
 from ps_cluster.server.capabilities import Capabilities
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
-"""The gradient to apply, float32 [n], and the factor `gradient_scale` of `UpdateRule.apply`; None for a factor of 1."""
+"""The gradient to apply, float32 [n], and the factor `scale` of `Gradient`; None for a factor of 1."""
 
 
 class Arrival(NamedTuple):
@@ -95,7 +95,7 @@ class Correction(Generic[OwnSettings]):
         return []
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
-        """Return the gradient to apply, and the factor by which the update multiplies it (see `UpdateRule.apply`).
+        """Return the gradient to apply, and the factor by which the update multiplies it (see `Gradient`).
 
         The returned gradient has to depend on everything that the method reads and writes, so that the update runs
         after these operations.

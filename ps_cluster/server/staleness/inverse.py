@@ -26,8 +26,8 @@ class InverseCorrection(Correction[InverseSettings]):
     Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, use
     plain SGD and divide the learning rate of each gradient by the gradient's staleness. (The paper's text was not
     available. This is the method as other papers quote it.) How it works with other update rules and with weight decay
-    is this project's choice: see `UpdateRule.apply`. If the staleness is constant, the effect is the same as dividing
-    the learning rate by the staleness, with every rule.
+    is this project's choice: see `Gradient`. If the staleness is constant, the effect is the same as dividing the
+    learning rate by the staleness, with every rule.
 
     With `fades_over` K the scale is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al.
     2021, arXiv:1910.05124, technique 1, for the fixed delays of a pipeline). PipeMare's technique 2 is a

@@ -9,8 +9,8 @@ from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON
-from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
-from ps_cluster.server.update_rules.rule import UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
 
 class AdagradSettings(RuleSettings):
@@ -32,8 +32,7 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
     """Adagrad: n += g^2; w -= learning_rate * g / (sqrt(n) + epsilon).
 
     Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). The gradient's
-    scale (see `UpdateRule.apply`) scales the step, but n is computed from the unscaled gradient, like the mean square
-    in Adam.
+    scale (see `Gradient`) scales the step, but n is computed from the unscaled gradient, like the mean square in Adam.
     """
 
     slot_names = ("accumulator",)
@@ -42,40 +41,38 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
     def first_values(cls, settings: AdagradSettings) -> dict[str, float]:
         return {"accumulator": settings.initial_accumulator_value}
 
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        slot, epsilon = self.slots["accumulator"], self._settings.epsilon
-        if gradient_scale is None and self._factors is None:
+    def change(self, gradient: Gradient) -> tf.Operation:
+        slot, epsilon = self.slots["accumulator"], self.settings.epsilon
+        if gradient.scale is None and self.factors is None:
             return tf.raw_ops.ResourceApplyAdagradV2(
-                var=self._weights.handle,
+                var=self.weights.handle,
                 accum=slot.handle,
-                lr=learning_rate,
+                lr=gradient.learning_rate,
                 epsilon=epsilon,
-                grad=gradient,
+                grad=gradient.values,
                 use_locking=True,
             )
         # The kernel supports neither a gradient scale nor factors.
-        accumulator = slot.read_value() + gradient * gradient
-        step = times(gradient_scale, learning_rate * gradient / (tf.sqrt(accumulator) + epsilon))
+        accumulator = slot.read_value() + gradient.values * gradient.values
+        step = times(gradient.scale, gradient.learning_rate * gradient.values / (tf.sqrt(accumulator) + epsilon))
         return tf.group(
             slot.assign(accumulator, read_value=False),
-            self._weights.assign_sub(times(self._factors, step), read_value=False),
+            self.weights.assign_sub(times(self.factors, step), read_value=False),
         )
 
 
 class AdagradRows(RowRule[AdagradSettings]):
     """The update of `AdagradUpdate`, computed by TensorFlow's fused sparse kernel."""
 
-    def apply(self, update: RowUpdate) -> tf.Operation:
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
         # The step is linear in the rate, so the gradient scale scales the rate. It must not scale the sum of squares.
         return tf.raw_ops.ResourceSparseApplyAdagradV2(
-            var=self._rows.handle,
+            var=self.rows.handle,
             accum=self.slots["accumulator"].handle,
-            lr=times(update.gradient_scale, update.learning_rate),
-            epsilon=self._settings.epsilon,
-            grad=update.gradient,
-            indices=update.indices,
+            lr=times(gradient.scale, gradient.learning_rate),
+            epsilon=self.settings.epsilon,
+            grad=gradient.values,
+            indices=indices,
             use_locking=True,
         )
 

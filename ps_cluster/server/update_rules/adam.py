@@ -10,8 +10,8 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
-from ps_cluster.server.update_rules.rule import UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
 
 class AdamSettings(MomentumSettings):
@@ -35,35 +35,33 @@ class AdamUpdate(UpdateRule[AdamSettings]):
 
     slot_names = ("mean", "variance")
 
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        settings = self._settings
-        if gradient_scale is None and self._factors is None:
-            count = tf.cast(updates_before + 1, tf.float32)
+    def change(self, gradient: Gradient) -> tf.Operation:
+        settings = self.settings
+        if gradient.scale is None and self.factors is None:
+            count = tf.cast(gradient.updates_before + 1, tf.float32)
             return tf.raw_ops.ResourceApplyAdam(
-                var=self._weights.handle,
+                var=self.weights.handle,
                 m=self.slots["mean"].handle,
                 v=self.slots["variance"].handle,
                 beta1_power=settings.momentum**count,
                 beta2_power=settings.beta_2**count,
-                lr=learning_rate,
+                lr=gradient.learning_rate,
                 beta1=settings.momentum,
                 beta2=settings.beta_2,
                 epsilon=settings.epsilon,
-                grad=gradient,
+                grad=gradient.values,
                 use_locking=True,
             )
         # The kernel supports neither a gradient scale nor factors.
-        rate = learning_rate * bias_correction(settings, updates_before)
+        rate = gradient.learning_rate * bias_correction(settings, gradient.updates_before)
         before = {name: slot.read_value() for name, slot in self.slots.items()}
         new = {
-            "mean": running_mean(settings.momentum, before["mean"], times(gradient_scale, gradient)),
-            "variance": running_mean(settings.beta_2, before["variance"], gradient * gradient),
+            "mean": running_mean(settings.momentum, before["mean"], gradient.scaled),
+            "variance": running_mean(settings.beta_2, before["variance"], gradient.values * gradient.values),
         }
-        step = times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
+        step = times(self.factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
         slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
-        return tf.group(*slots, self._weights.assign_sub(step, read_value=False))
+        return tf.group(*slots, self.weights.assign_sub(step, read_value=False))
 
 
 def bias_correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Tensor:
@@ -80,13 +78,13 @@ def running_mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor
 class LazyAdamRows(RowRule[AdamSettings]):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
 
-    def apply(self, update: RowUpdate) -> tf.Operation:
-        settings, gradient, before = self._settings, update.gradient, self._slots_of(update.indices)
-        mean = running_mean(settings.momentum, before["mean"], times(update.gradient_scale, gradient))
-        variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
-        rate = update.learning_rate * bias_correction(settings, update.updates_before)
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
+        settings, before = self.settings, self._slots_of(indices)
+        mean = running_mean(settings.momentum, before["mean"], gradient.scaled)
+        variance = running_mean(settings.beta_2, before["variance"], gradient.values * gradient.values)
+        rate = gradient.learning_rate * bias_correction(settings, gradient.updates_before)
         step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
-        return self._change(update.indices, step, {"mean": mean, "variance": variance})
+        return self._set(indices, step, {"mean": mean, "variance": variance})
 
 
 class Adam(OptimizerRule[AdamSettings]):

@@ -12,8 +12,8 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Factor
-from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
-from ps_cluster.server.update_rules.rule import UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
 
 class FtrlSettings(RuleSettings):
@@ -53,8 +53,8 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
     difference. With the paper's z, a schedule would scale all weights along with the rate.
 
     z starts at 0, as in Keras, so the weights forget their initial values as n grows. A learning-rate factor multiplies
-    the rate of its weight. The gradient scale (see `UpdateRule.apply`) scales the gradient in z, but n is computed
-    from the unscaled gradient, and the regularisation stays the same.
+    the rate of its weight. The gradient scale (see `Gradient`) scales the gradient in z, but n is computed from the
+    unscaled gradient, and the regularisation stays the same.
     """
 
     slot_names = ("accumulator", "linear")
@@ -63,17 +63,15 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
     def first_values(cls, settings: FtrlSettings) -> dict[str, float]:
         return {"accumulator": settings.initial_accumulator_value, "linear": 0.0}
 
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        settings, slots = self._settings, self.slots
-        if gradient_scale is None and self._factors is None:
+    def change(self, gradient: Gradient) -> tf.Operation:
+        settings, slots = self.settings, self.slots
+        if gradient.scale is None and self.factors is None:
             return tf.raw_ops.ResourceApplyFtrl(
-                var=self._weights.handle,
+                var=self.weights.handle,
                 accum=slots["accumulator"].handle,
                 linear=slots["linear"].handle,
-                grad=gradient,
-                lr=learning_rate,
+                grad=gradient.values,
+                lr=gradient.learning_rate,
                 l1=settings.l1,
                 l2=settings.l2,
                 lr_power=settings.learning_rate_power,
@@ -81,30 +79,28 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
                 use_locking=True,
             )
         # The kernel supports neither a gradient scale nor factors.
-        variables = self._weights, slots["accumulator"], slots["linear"]
+        variables = self.weights, slots["accumulator"], slots["linear"]
         before = [variable.read_value() for variable in variables]
-        rate = times(self._factors, learning_rate)
-        weights, *new_slots = _step(settings, before, gradient, times(gradient_scale, gradient), rate)
-        if self._factors is not None:
-            weights = tf.where(tf.equal(self._factors, 0.0), before[0], weights)
+        weights, *new_slots = _step(settings, before, gradient, times(self.factors, gradient.learning_rate))
+        if self.factors is not None:
+            weights = tf.where(tf.equal(self.factors, 0.0), before[0], weights)
         return tf.group(*(one.assign(new, read_value=False) for one, new in zip(variables, [weights, *new_slots])))
 
 
 def _step(
-    settings: FtrlSettings, before: Sequence[tf.Tensor], gradient: tf.Tensor, scaled: tf.Tensor, rate: tf.Tensor
+    settings: FtrlSettings, before: Sequence[tf.Tensor], gradient: Gradient, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return weights, n and z after an update, as in the docstring of `FtrlUpdate`.
 
     Args:
       before: weights, n and z before the update.
-      scaled: the gradient times its scale.
       rate: float32 [], or [n] with learning-rate factors.
     """
     weights, accumulator, linear = before
     power = -settings.learning_rate_power
-    summed = accumulator + gradient * gradient
+    summed = accumulator + gradient.values * gradient.values
     root = summed**power
-    linear = linear + rate * scaled - (root - accumulator**power) * weights
+    linear = linear + rate * gradient.scaled - (root - accumulator**power) * weights
     new = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
     return new, summed, linear
 
@@ -115,21 +111,20 @@ class FtrlRows(RowRule[FtrlSettings]):
     A row keeps its initial weights until it has its first gradient.
     """
 
-    def apply(self, update: RowUpdate) -> tf.Operation:
-        settings, slots = self._settings, self.slots
-        gradient, indices, rate = update.gradient, update.indices, update.learning_rate
-        if update.gradient_scale is not None:  # the kernel can't scale the gradient in z alone
-            variables = self._rows, slots["accumulator"], slots["linear"]
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
+        settings, slots = self.settings, self.slots
+        if gradient.scale is not None:  # the kernel can't scale the gradient in z alone
+            variables = self.rows, slots["accumulator"], slots["linear"]
             before = [tf.gather(variable, indices) for variable in variables]
-            after = _step(settings, before, gradient, update.gradient_scale * gradient, rate)
+            after = _step(settings, before, gradient, gradient.learning_rate)
             return tf.group(*(v.scatter_update(tf.IndexedSlices(new, indices)) for v, new in zip(variables, after)))
         return tf.raw_ops.ResourceSparseApplyFtrl(
-            var=self._rows.handle,
+            var=self.rows.handle,
             accum=slots["accumulator"].handle,
             linear=slots["linear"].handle,
-            grad=gradient,
+            grad=gradient.values,
             indices=indices,
-            lr=rate,
+            lr=gradient.learning_rate,
             l1=settings.l1,
             l2=settings.l2,
             lr_power=settings.learning_rate_power,

@@ -8,7 +8,7 @@ from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.setting_types import Momentum
-from ps_cluster.server.update_rules.rule import LinearUpdate
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
 
 class MomentumSettings(RuleSettings):
@@ -21,19 +21,20 @@ class MomentumSettings(RuleSettings):
         return self.momentum
 
 
-class MomentumUpdate(LinearUpdate[MomentumSettings]):
+class MomentumUpdate(UpdateRule[MomentumSettings]):
     """SGD with momentum: v = momentum * v - learning_rate * g; w += v."""
 
     slot_names = ("momentum",)
     looks_ahead = False
 
-    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
+    def change(self, gradient: Gradient) -> tf.Operation:
+        # The step is linear in the gradient, so scale and factors may multiply the gradient.
         return tf.raw_ops.ResourceApplyKerasMomentum(
-            var=self._weights.handle,
+            var=self.weights.handle,
             accum=self.slots["momentum"].handle,
-            lr=learning_rate,
-            grad=gradient,
-            momentum=self._settings.momentum,
+            lr=gradient.learning_rate,
+            grad=times(self.factors, gradient.scaled),
+            momentum=self.settings.momentum,
             use_nesterov=self.looks_ahead,
             use_locking=True,
         )

@@ -17,8 +17,8 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
-from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, RuleVariables, UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, Gradient, RuleVariables, UpdateRule, times
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
@@ -98,8 +98,8 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
-    kernel of a convolution is a matrix with a column for each filter. The gradient scale (see `UpdateRule.apply`)
-    scales only the gradient in v and u, so the step of a matrix keeps its size.
+    kernel of a convolution is a matrix with a column for each filter. The gradient scale (see `Gradient`) scales only
+    the gradient in v and u, so the step of a matrix keeps its size.
     """
 
     slot_names: tuple[str, ...] = ("momentum",)
@@ -115,35 +115,35 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         trained = [matrix for matrix in matrices if factors[matrix.begin : matrix.end].any()]
         super().__init__(settings, weights, factors, variables, trained)
 
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        momentum, scaled = self._settings.momentum, times(gradient_scale, gradient)
+    def change(self, gradient: Gradient) -> tf.Operation:
+        momentum, scaled = self.settings.momentum, gradient.scaled
         velocity = momentum * self.slots["momentum"].read_value() + scaled
         update = scaled + momentum * velocity
-        others, slots = self._step_of_others(gradient, velocity, update, updates_before)
-        others *= self._settings.factor_of_others
+        others, slots = self._step_of_others(gradient, velocity, update)
+        others *= self.settings.factor_of_others
         parts, end = [], 0
-        for matrix in self._matrices:
+        for matrix in self.matrices:
             parts.append(others[end : matrix.begin])
             end = matrix.begin + matrix.size
             shaped = tf.reshape(update[matrix.begin : end], [matrix.rows, matrix.columns])
-            whole = orthogonal(shaped, self._settings.orthogonal_steps)
+            whole = orthogonal(shaped, self.settings.orthogonal_steps)
             parts.append(tf.reshape(max(1.0, matrix.columns / matrix.rows) ** 0.5 * whole, [-1]))
-        step = learning_rate * times(self._factors, tf.concat([*parts, others[end:]], axis=0))
+        step = gradient.learning_rate * times(self.factors, tf.concat([*parts, others[end:]], axis=0))
         slots["momentum"] = velocity
-        if (every := self._settings.fixed_norm_every) and self._matrices:
-            weights = self._weights.read_value()
-            weights = tf.cond(updates_before % every == 0, lambda: self._with_fixed_norms(weights), lambda: weights)
-            changed = self._weights.assign(weights - step, read_value=False)
+        if (every := self.settings.fixed_norm_every) and self.matrices:
+            weights = self.weights.read_value()
+            weights = tf.cond(
+                gradient.updates_before % every == 0, lambda: self._with_fixed_norms(weights), lambda: weights
+            )
+            changed = self.weights.assign(weights - step, read_value=False)
         else:
-            changed = self._weights.assign_sub(step, read_value=False)
+            changed = self.weights.assign_sub(step, read_value=False)
         return tf.group(*(self.slots[name].assign(value, read_value=False) for name, value in slots.items()), changed)
 
     def _with_fixed_norms(self, weights: tf.Tensor) -> tf.Tensor:
         """Return the weights, float32 [n], with each matrix scaled to a norm of sqrt(columns)."""
         parts, end = [], 0
-        for matrix in self._matrices:
+        for matrix in self.matrices:
             parts.append(weights[end : matrix.begin])
             end = matrix.end
             whole = weights[matrix.begin : end]
@@ -151,14 +151,12 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         return tf.concat([*parts, weights[end:]], axis=0)
 
     def _step_of_others(
-        self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
+        self, gradient: Gradient, velocity: tf.Tensor, update: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the step of the weights outside of matrices, divided by their learning rate, and new slot values.
 
         Args:
-          gradient: float32 [n], not multiplied by the gradient scale.
           velocity, update: v and u in the docstring of `MuonUpdate`, float32 [n].
-          updates_before: int64 [].
         Returns:
           The step, float32 [n], which is used only at positions outside of matrices. The new values of slots besides
           v, name → float32 [n].
@@ -177,22 +175,22 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
     slot_names = ("momentum", "variance")
 
     def _step_of_others(
-        self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
+        self, gradient: Gradient, velocity: tf.Tensor, update: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        settings = self._settings
-        variance = running_mean(settings.beta_2, self.slots["variance"].read_value(), gradient * gradient)
-        return _step_of_adam(settings, velocity, variance, updates_before), {"variance": variance}
+        settings = self.settings
+        variance = running_mean(settings.beta_2, self.slots["variance"].read_value(), gradient.values * gradient.values)
+        return _step_of_adam(settings, velocity, variance, gradient.updates_before), {"variance": variance}
 
 
 class MuonAdamRows(RowRule[MuonAdamSettings]):
     """The step of `MuonAdamUpdate` outside of matrices, on the rows that have a gradient."""
 
-    def apply(self, update: RowUpdate) -> tf.Operation:
-        settings, gradient, before = self._settings, update.gradient, self._slots_of(update.indices)
-        velocity = settings.momentum * before["momentum"] + times(update.gradient_scale, gradient)
-        variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
-        step = settings.rate_of_adam * _step_of_adam(settings, velocity, variance, update.updates_before)
-        return self._change(update.indices, update.learning_rate * step, {"momentum": velocity, "variance": variance})
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
+        settings, before = self.settings, self._slots_of(indices)
+        velocity = settings.momentum * before["momentum"] + gradient.scaled
+        variance = running_mean(settings.beta_2, before["variance"], gradient.values * gradient.values)
+        step = settings.rate_of_adam * _step_of_adam(settings, velocity, variance, gradient.updates_before)
+        return self._set(indices, gradient.learning_rate * step, {"momentum": velocity, "variance": variance})
 
 
 def _step_of_adam(

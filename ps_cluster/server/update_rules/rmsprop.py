@@ -10,7 +10,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.rule import UpdateRule, times
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
 
 class RmspropSettings(MomentumSettings):
@@ -38,32 +38,30 @@ class RmspropUpdate(UpdateRule[RmspropSettings]):
 
     slot_names = ("mean_square", "momentum")
 
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        settings, slots = self._settings, self.slots
-        if gradient_scale is None and self._factors is None:
+    def change(self, gradient: Gradient) -> tf.Operation:
+        settings, slots = self.settings, self.slots
+        if gradient.scale is None and self.factors is None:
             return tf.raw_ops.ResourceApplyRMSProp(
-                var=self._weights.handle,
+                var=self.weights.handle,
                 ms=slots["mean_square"].handle,
                 mom=slots["momentum"].handle,
-                lr=learning_rate,
+                lr=gradient.learning_rate,
                 rho=settings.rho,
                 momentum=settings.momentum,
                 epsilon=settings.epsilon,
-                grad=gradient,
+                grad=gradient.values,
                 use_locking=True,
             )
         # The kernel supports neither a gradient scale nor factors. As in Adam, the gradient scale has no effect on the
         # mean square.
         before = slots["mean_square"].read_value()
-        mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
-        step = times(gradient_scale, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))
-        velocity = settings.momentum * slots["momentum"].read_value() + step
+        mean_square = before + (1 - settings.rho) * (gradient.values * gradient.values - before)
+        step = gradient.learning_rate * gradient.values * tf.math.rsqrt(mean_square + settings.epsilon)
+        velocity = settings.momentum * slots["momentum"].read_value() + times(gradient.scale, step)
         return tf.group(
             slots["mean_square"].assign(mean_square, read_value=False),
             slots["momentum"].assign(velocity, read_value=False),
-            self._weights.assign_sub(times(self._factors, velocity), read_value=False),
+            self.weights.assign_sub(times(self.factors, velocity), read_value=False),
         )
 
 

@@ -10,39 +10,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Generic, NamedTuple
+from typing import Generic
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, OwnSettings
-
-
-class RowUpdate(NamedTuple):
-    """Describes an update of some rows of embedding tables."""
-
-    indices: tf.Tensor  # int64 [u], the distinct numbers of the rows
-    gradient: tf.Tensor  # float32 [u, width]
-    learning_rate: tf.Tensor  # float32 []
-    updates_before: tf.Tensor  # int64 [], the number of updates applied to this shard before
-    gradient_scale: tf.Tensor | None = None  # float32 [], as for `UpdateRule.apply`; None means 1
+from ps_cluster.server.update_rules.rule import Gradient
 
 
 class RowRule(ABC, Generic[OwnSettings]):
     """The optimizer of a table's rows: slots, and operations that apply gradients. Create it on the shard's device.
 
     Attributes:
+      settings, rows: as for the constructor.
       slots: name → float32 [rows, width]. The names are the same as for whole vectors.
     """
 
     def __init__(self, settings: OwnSettings, rows: tf.Variable):
         """Create the slots. `rows`: float32 [rows, width]."""
-        self._settings = settings
-        self._rows = rows
+        self.settings = settings
+        self.rows = rows
         self._first = RULES[settings.rule].update.first_values(settings)
         self.slots = {name: tf.Variable(tf.fill(rows.shape, one), trainable=False) for name, one in self._first.items()}
 
     def reset(self, indices: tf.Tensor) -> tf.Operation:
         """Set the slots of some rows to their first values. `indices`: int64 [u]."""
-        shape = [tf.size(indices), self._rows.shape[1]]
+        shape = [tf.size(indices), self.rows.shape[1]]
         return tf.group(
             *(
                 slot.scatter_update(tf.IndexedSlices(tf.fill(shape, self._first[name]), indices))
@@ -51,14 +43,14 @@ class RowRule(ABC, Generic[OwnSettings]):
         )
 
     @abstractmethod
-    def apply(self, update: RowUpdate) -> tf.Operation:
-        """Change some rows and their slots."""
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
+        """Change some rows and their slots. `indices`: int64 [u], the distinct numbers of the rows."""
 
     def _slots_of(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the slots of some rows, by name, float32 [u, width]. `indices`: int64 [u]."""
         return {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
 
-    def _change(self, indices: tf.Tensor, step: tf.Tensor, slots: Mapping[str, tf.Tensor]) -> tf.Operation:
+    def _set(self, indices: tf.Tensor, step: tf.Tensor, slots: Mapping[str, tf.Tensor]) -> tf.Operation:
         """Subtract a step from some rows, and set their slots.
 
         Args:
@@ -67,4 +59,4 @@ class RowRule(ABC, Generic[OwnSettings]):
           slots: name → the new values, float32 [u, width].
         """
         changed = [self.slots[name].scatter_update(tf.IndexedSlices(new, indices)) for name, new in slots.items()]
-        return tf.group(*changed, self._rows.scatter_sub(tf.IndexedSlices(step, indices)))
+        return tf.group(*changed, self.rows.scatter_sub(tf.IndexedSlices(step, indices)))

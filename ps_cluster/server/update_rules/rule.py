@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 
 from ps_cluster.config.equations import Matrix
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, OwnSettings, RuleSettings
+
+
+class Gradient(NamedTuple):
+    """A gradient, and the numbers that an update by this gradient needs.
+
+    A staleness method may return a scale. It scales the effect of this gradient on this step and, with momentum or
+    Adam, on later steps. The effect of earlier gradients stays the same. In Adam the scale multiplies the gradient in
+    the mean but not in the mean square, because otherwise it would cancel out. It also scales the update's weight
+    decay, so that the balance between gradients and decay does not depend on the scale.
+    """
+
+    values: tf.Tensor  # float32 [n]; for rows of embedding tables, float32 [u, width]
+    learning_rate: tf.Tensor  # float32 []
+    updates_before: tf.Tensor  # int64 [], the number of updates applied to this shard before (Adam's bias correction)
+    scale: tf.Tensor | None = None  # float32 [] or [n], from 0 to 1; None means 1
+
+    @property
+    def scaled(self) -> tf.Tensor:
+        """The values times the scale."""
+        return times(self.scale, self.values)
 
 
 class RuleVariables(Protocol):
@@ -56,6 +76,8 @@ class UpdateRule(ABC, Generic[OwnSettings]):
     factor 0 does not decay either: it never changes.
 
     Attributes:
+      settings, weights, matrices: as for the constructor.
+      factors: float32 [n], the learning-rate factors; None if all are 1.
       slot_names: the names of the vectors that are kept in addition to the weights. `first_values` returns the initial
         values of these vectors.
       slots: name → float32 [n].
@@ -80,10 +102,10 @@ class UpdateRule(ABC, Generic[OwnSettings]):
           variables: creates the variables.
           matrices: the positions of the matrices that match `RuleSettings.matrix_patterns`, in order.
         """
-        self._settings = settings
-        self._weights = weights
-        self._matrices = matrices
-        self._factors = None if np.all(factors == 1) else variables.fixed("factors", factors)
+        self.settings = settings
+        self.weights = weights
+        self.matrices = matrices
+        self.factors = None if np.all(factors == 1) else variables.fixed("factors", factors)
         rates = decay_rates(settings, factors)
         self._decay = variables.fixed("decay", rates) if settings.weight_decay else None
         self.slots = {
@@ -100,54 +122,18 @@ class UpdateRule(ABC, Generic[OwnSettings]):
         """Return the learning rate to use for an update, float32 []. `learning_rate`: float32 [], from the push."""
         return learning_rate
 
-    def apply(
-        self,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        gradient_scale: tf.Tensor | None = None,
-    ) -> tf.Operation:
-        """Apply one gradient.
-
-        The gradient scale, which a staleness method may return, scales the effect of this gradient on this step and,
-        with momentum or Adam, on later steps. The effect of earlier gradients stays the same. In Adam the scale
-        multiplies the gradient in the mean but not in the mean square, because otherwise it would cancel out. It also
-        scales the update's weight decay, so that the balance between gradients and decay does not depend on the scale.
-
-        Args:
-          gradient: float32 [n].
-          learning_rate: float32 [].
-          updates_before: int64 [], the number of updates applied to this shard before (for Adam's bias correction).
-          gradient_scale: float32 [] or [n], from 0 to 1; None means 1.
-        """
+    def apply(self, gradient: Gradient) -> tf.Operation:
+        """Apply one gradient: shrink the weights by their decay, then `change` them."""
         done: list[tf.Operation] = []
         if self._decay is not None:
-            shrink = times(gradient_scale, learning_rate * self._decay * self._weights.read_value())
-            done.append(self._weights.assign_sub(shrink, read_value=False))
+            shrink = times(gradient.scale, gradient.learning_rate * self._decay * self.weights.read_value())
+            done.append(self.weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
-            return self._change(gradient, learning_rate, updates_before, gradient_scale)
+            return self.change(gradient)
 
     @abstractmethod
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        """Change the weights and the slots. The arguments are as for `apply`."""
-
-
-class LinearUpdate(UpdateRule[OwnSettings]):
-    """The base class of rules that are linear in the gradient.
-
-    With such a rule, scaling the gradient has the same effect as scaling the learning rate.
-    """
-
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
-        return self._step(times(self._factors, times(gradient_scale, gradient)), learning_rate)
-
-    @abstractmethod
-    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
-        """Apply a gradient, float32 [n], that is already multiplied by its scale and the learning-rate factors."""
+    def change(self, gradient: Gradient) -> tf.Operation:
+        """Change the weights and the slots, without weight decay. A rule overrides this method."""
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:

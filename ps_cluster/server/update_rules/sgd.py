@@ -5,25 +5,29 @@ from __future__ import annotations
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
-from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
-from ps_cluster.server.update_rules.rule import LinearUpdate, times
+from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
 
-class SgdUpdate(LinearUpdate[RuleSettings]):
+class SgdUpdate(UpdateRule[RuleSettings]):
     """Plain SGD: w -= learning_rate * g."""
 
-    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
+    def change(self, gradient: Gradient) -> tf.Operation:
+        # The step is linear in the gradient, so scale and factors may multiply the gradient.
         return tf.raw_ops.ResourceApplyGradientDescent(
-            var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
+            var=self.weights.handle,
+            alpha=gradient.learning_rate,
+            delta=times(self.factors, gradient.scaled),
+            use_locking=True,
         )
 
 
 class SgdRows(RowRule[RuleSettings]):
     """Plain SGD on the rows that have a gradient: w -= learning_rate * g."""
 
-    def apply(self, update: RowUpdate) -> tf.Operation:
-        step = times(update.gradient_scale, update.learning_rate * update.gradient)
-        return self._rows.scatter_sub(tf.IndexedSlices(step, update.indices))
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
+        step = times(gradient.scale, gradient.learning_rate * gradient.values)
+        return self.rows.scatter_sub(tf.IndexedSlices(step, indices))
 
 
 class Sgd(OptimizerRule[RuleSettings]):

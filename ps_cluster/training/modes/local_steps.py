@@ -21,7 +21,7 @@ from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
-from ps_cluster.server.update_rules.rule import make_rule
+from ps_cluster.server.update_rules.rule import Gradient, make_rule
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.step import WHOLE_PERIOD, Compute, MayContinue, PeriodLimits, StepResult, TrainStep
 from ps_cluster.training.worker_state import WorkerState
@@ -151,7 +151,7 @@ class LocalOptimizer:
             result = training.step(step * training.local_steps + position, here, statistics)
             gradient = tf.cast(result.gradient, tf.float32)
             with tf.control_dependencies([gradient, taken]):
-                applied = rule.apply(gradient, result.learning_rate, taken)
+                applied = rule.apply(Gradient(gradient, result.learning_rate, taken))
             with tf.control_dependencies([applied]):
                 counted = self._taken.assign_add(1, read_value=False)
             return result, after([counted], before)

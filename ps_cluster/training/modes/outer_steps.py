@@ -20,7 +20,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.update_rules.rule import UpdateRule, times
+from ps_cluster.server.update_rules.rule import Gradient, UpdateRule
 from ps_cluster.training.modes.local_steps import LocalMode, LocalSettings, LocalTraining
 from ps_cluster.training.step import Compute, TrainStep
 
@@ -62,18 +62,16 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
         """Return the outer rate. `learning_rate` is not used, because it is the rate of the worker's inner steps."""
         return tf.constant(self._rate)
 
-    def _change(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, gradient_scale: tf.Tensor | None
-    ) -> tf.Operation:
+    def change(self, gradient: Gradient) -> tf.Operation:
         momentum, delta = (self.slots[name].read_value() for name in self.slot_names)
-        gradient = times(gradient_scale, gradient)
-        delta += gradient
+        delta += gradient.scaled
         every, spread = self._every, self._spread
-        due = tf.equal((updates_before + 1) % every, 0)
+        due = tf.equal((gradient.updates_before + 1) % every, 0)
         momentum = tf.where(due, self._momentum * momentum + delta / every, momentum)
         weight = tf.where(due, 1 - spread * every + spread, spread) * self._momentum
+        step = gradient.learning_rate * (weight * momentum + gradient.scaled / every)
         return tf.group(
-            self._weights.assign_sub(learning_rate * (weight * momentum + gradient / every), read_value=False),
+            self.weights.assign_sub(step, read_value=False),
             self.slots["momentum"].assign(momentum, read_value=False),
             self.slots["delta"].assign(tf.where(due, tf.zeros_like(delta), delta), read_value=False),
         )
