@@ -118,8 +118,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         and `slowest_decay`.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
-      row_update: the class that changes single rows of an embedding table. If it is None, the rule can't be used with
-        embedding tables on the parameter servers.
+      row_update: the class that changes single rows of an embedding table. `RowsByFormula` does it by the formula of
+        `update`. If `row_update` is None, the rule can't be used with embedding tables on the parameter servers.
       staleness_method: the default staleness method of mode async with this rule.
       staleness_method_of_compile: the default staleness method if the rule comes from a network's compile(), where the
         learning rate is usually chosen for `fit`, without stale gradients. None means `staleness_method`.

@@ -13,7 +13,8 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.server.initial_state import InitialState, ends_of_shards
-from ps_cluster.server.update_rules.muon import MuonAdamRows, orthogonal
+from ps_cluster.server.update_rules.muon import orthogonal
+from ps_cluster.server.update_rules.row_rule import RowsByFormula
 from ps_cluster.server.update_rules.rule import Gradient, decay_rates, make_rule
 
 RATE, MOMENTUM, DECAY = 0.1, 0.6, 0.5
@@ -251,7 +252,7 @@ def test_rows_of_tables_with_a_gradient_take_the_step_of_the_weights_outside_of_
     random = np.random.default_rng(0)
     settings = of(rule="muon_adam", rate_of_adam=0.4).optimizer
     rows = tf.Variable(random.normal(size=(5, 3)).astype(np.float32))
-    updates = MuonAdamRows(settings, rows)
+    updates = RowsByFormula(settings, rows)
     for count, indices in enumerate(([1, 3], [3, 0], [3])):
         gradient = random.normal(size=(len(indices), 3)).astype(np.float32)
         variables = {"weights": rows, **updates.slots}

@@ -26,7 +26,8 @@ from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.staleness.drop import DropCorrection
-from ps_cluster.server.update_rules.adam import AdamUpdate, LazyAdamRows
+from ps_cluster.server.update_rules.adagrad import AdagradRows
+from ps_cluster.server.update_rules.adam import AdamUpdate
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.base import DefaultMode
@@ -65,7 +66,7 @@ class WrongMethod(StalenessMethod[StalenessSettings]):
 
 class OfAnotherRule(OptimizerRule[MomentumSettings]):
     update = AdamUpdate  # type: ignore[assignment]
-    row_update = LazyAdamRows  # type: ignore[assignment]
+    row_update = AdagradRows  # type: ignore[assignment]
 
 
 class OfAnotherMethod(StalenessMethod[StalenessSettings]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from pydantic import Field
 
@@ -10,7 +12,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON
 from ps_cluster.server.update_rules.row_rule import RowRule
-from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
+from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, times
 
 
 class AdagradSettings(RuleSettings):
@@ -42,23 +44,22 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
         return {"accumulator": settings.initial_accumulator_value}
 
     def change(self, gradient: Gradient) -> tf.Operation:
-        slot, epsilon = self.slots["accumulator"], self.settings.epsilon
-        if gradient.scale is None and self.factors is None:
-            return tf.raw_ops.ResourceApplyAdagradV2(
-                var=self.weights.handle,
-                accum=slot.handle,
-                lr=gradient.learning_rate,
-                epsilon=epsilon,
-                grad=gradient.values,
-                use_locking=True,
-            )
-        # The kernel supports neither a gradient scale nor factors.
-        accumulator = slot.read_value() + gradient.values * gradient.values
-        step = times(gradient.scale, gradient.learning_rate * gradient.values / (tf.sqrt(accumulator) + epsilon))
-        return tf.group(
-            slot.assign(accumulator, read_value=False),
-            self.weights.assign_sub(times(self.factors, step), read_value=False),
+        if gradient.scale is not None or self.factors is not None:  # the kernel supports neither
+            return super().change(gradient)
+        return tf.raw_ops.ResourceApplyAdagradV2(
+            var=self.weights.handle,
+            accum=self.slots["accumulator"].handle,
+            lr=gradient.learning_rate,
+            epsilon=self.settings.epsilon,
+            grad=gradient.values,
+            use_locking=True,
         )
+
+    @classmethod
+    def formula(cls, settings: AdagradSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        accumulator = slots["accumulator"] + gradient.values * gradient.values
+        step = gradient.learning_rate * gradient.values / (tf.sqrt(accumulator) + settings.epsilon)
+        return Step(times(gradient.scale, step), {"accumulator": accumulator})
 
 
 class AdagradRows(RowRule[AdagradSettings]):

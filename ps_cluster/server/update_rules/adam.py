@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from pydantic import Field
 
@@ -10,8 +12,8 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.row_rule import RowRule
-from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowsByFormula
+from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, running_mean
 
 
 class AdamSettings(MomentumSettings):
@@ -36,32 +38,29 @@ class AdamUpdate(UpdateRule[AdamSettings]):
     slot_names = ("mean", "variance")
 
     def change(self, gradient: Gradient) -> tf.Operation:
-        settings = self.settings
-        if gradient.scale is None and self.factors is None:
-            count = tf.cast(gradient.updates_before + 1, tf.float32)
-            return tf.raw_ops.ResourceApplyAdam(
-                var=self.weights.handle,
-                m=self.slots["mean"].handle,
-                v=self.slots["variance"].handle,
-                beta1_power=settings.momentum**count,
-                beta2_power=settings.beta_2**count,
-                lr=gradient.learning_rate,
-                beta1=settings.momentum,
-                beta2=settings.beta_2,
-                epsilon=settings.epsilon,
-                grad=gradient.values,
-                use_locking=True,
-            )
-        # The kernel supports neither a gradient scale nor factors.
+        if gradient.scale is not None or self.factors is not None:  # the kernel supports neither
+            return super().change(gradient)
+        settings, count = self.settings, tf.cast(gradient.updates_before + 1, tf.float32)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=self.weights.handle,
+            m=self.slots["mean"].handle,
+            v=self.slots["variance"].handle,
+            beta1_power=settings.momentum**count,
+            beta2_power=settings.beta_2**count,
+            lr=gradient.learning_rate,
+            beta1=settings.momentum,
+            beta2=settings.beta_2,
+            epsilon=settings.epsilon,
+            grad=gradient.values,
+            use_locking=True,
+        )
+
+    @classmethod
+    def formula(cls, settings: AdamSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        mean = running_mean(settings.momentum, slots["mean"], gradient.scaled)
+        variance = running_mean(settings.beta_2, slots["variance"], gradient.values * gradient.values)
         rate = gradient.learning_rate * bias_correction(settings, gradient.updates_before)
-        before = {name: slot.read_value() for name, slot in self.slots.items()}
-        new = {
-            "mean": running_mean(settings.momentum, before["mean"], gradient.scaled),
-            "variance": running_mean(settings.beta_2, before["variance"], gradient.values * gradient.values),
-        }
-        step = times(self.factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
-        slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
-        return tf.group(*slots, self.weights.assign_sub(step, read_value=False))
+        return Step(rate * mean / (tf.sqrt(variance) + settings.epsilon), {"mean": mean, "variance": variance})
 
 
 def bias_correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Tensor:
@@ -70,30 +69,13 @@ def bias_correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Ten
     return tf.cast(tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count), tf.float32)
 
 
-def running_mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return a running mean, updated with a new value."""
-    return before + (1 - decay) * (value - before)
-
-
-class LazyAdamRows(RowRule[AdamSettings]):
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
-
-    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
-        settings, before = self.settings, self._slots_of(indices)
-        mean = running_mean(settings.momentum, before["mean"], gradient.scaled)
-        variance = running_mean(settings.beta_2, before["variance"], gradient.values * gradient.values)
-        rate = gradient.learning_rate * bias_correction(settings, gradient.updates_before)
-        step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
-        return self._set(indices, step, {"mean": mean, "variance": variance})
-
-
 class Adam(OptimizerRule[AdamSettings]):
     name = "adam"
     Settings = AdamSettings
     usual_rate = 0.001
     staleness_method = "predict"  # docs/results.md, "Async against sync"
     update = AdamUpdate
-    row_update = LazyAdamRows
+    row_update = RowsByFormula
 
     def equation(self, settings: AdamSettings, parts: UpdateParts) -> Slots:
         """Return mean, variance and weights after the update, by algorithm 1 of the paper (see `AdamUpdate`).

@@ -81,13 +81,13 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
         # The kernel supports neither a gradient scale nor factors.
         variables = self.weights, slots["accumulator"], slots["linear"]
         before = [variable.read_value() for variable in variables]
-        weights, *new_slots = _step(settings, before, gradient, times(self.factors, gradient.learning_rate))
+        weights, *new_slots = _new_values(settings, before, gradient, times(self.factors, gradient.learning_rate))
         if self.factors is not None:
             weights = tf.where(tf.equal(self.factors, 0.0), before[0], weights)
         return tf.group(*(one.assign(new, read_value=False) for one, new in zip(variables, [weights, *new_slots])))
 
 
-def _step(
+def _new_values(
     settings: FtrlSettings, before: Sequence[tf.Tensor], gradient: Gradient, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return weights, n and z after an update, as in the docstring of `FtrlUpdate`.
@@ -116,7 +116,7 @@ class FtrlRows(RowRule[FtrlSettings]):
         if gradient.scale is not None:  # the kernel can't scale the gradient in z alone
             variables = self.rows, slots["accumulator"], slots["linear"]
             before = [tf.gather(variable, indices) for variable in variables]
-            after = _step(settings, before, gradient, gradient.learning_rate)
+            after = _new_values(settings, before, gradient, gradient.learning_rate)
             return tf.group(*(v.scatter_update(tf.IndexedSlices(new, indices)) for v, new in zip(variables, after)))
         return tf.raw_ops.ResourceSparseApplyFtrl(
             var=self.rows.handle,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -15,10 +15,17 @@ from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.setting_types import Factor, Momentum
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.staleness.correction import Correction
-from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
+from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.row_rule import RowRule
-from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, Gradient, RuleVariables, UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowsByFormula
+from ps_cluster.server.update_rules.rule import (
+    ON_THIS_DEVICE,
+    Gradient,
+    RuleVariables,
+    Step,
+    UpdateRule,
+    running_mean,
+)
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
@@ -116,52 +123,41 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         super().__init__(settings, weights, factors, variables, trained)
 
     def change(self, gradient: Gradient) -> tf.Operation:
-        momentum, scaled = self.settings.momentum, gradient.scaled
-        velocity = momentum * self.slots["momentum"].read_value() + scaled
-        update = scaled + momentum * velocity
-        others, slots = self._step_of_others(gradient, velocity, update)
-        others *= self.settings.factor_of_others
+        every = self.settings.fixed_norm_every
+        if not every or not self.matrices:
+            return super().change(gradient)
+        with tf.control_dependencies([tf.cond(gradient.updates_before % every == 0, self._fix_norms, tf.no_op)]):
+            return super().change(gradient)
+
+    def step(self, gradient: Gradient) -> Step:
+        others, slots = super().step(gradient)
+        update = gradient.scaled + self.settings.momentum * slots["momentum"]
         parts, end = [], 0
         for matrix in self.matrices:
             parts.append(others[end : matrix.begin])
-            end = matrix.begin + matrix.size
+            end = matrix.end
             shaped = tf.reshape(update[matrix.begin : end], [matrix.rows, matrix.columns])
             whole = orthogonal(shaped, self.settings.orthogonal_steps)
-            parts.append(tf.reshape(max(1.0, matrix.columns / matrix.rows) ** 0.5 * whole, [-1]))
-        step = gradient.learning_rate * times(self.factors, tf.concat([*parts, others[end:]], axis=0))
-        slots["momentum"] = velocity
-        if (every := self.settings.fixed_norm_every) and self.matrices:
-            weights = self.weights.read_value()
-            weights = tf.cond(
-                gradient.updates_before % every == 0, lambda: self._with_fixed_norms(weights), lambda: weights
-            )
-            changed = self.weights.assign(weights - step, read_value=False)
-        else:
-            changed = self.weights.assign_sub(step, read_value=False)
-        return tf.group(*(self.slots[name].assign(value, read_value=False) for name, value in slots.items()), changed)
+            longer = max(1.0, matrix.columns / matrix.rows) ** 0.5
+            parts.append(gradient.learning_rate * tf.reshape(longer * whole, [-1]))
+        return Step(tf.concat([*parts, others[end:]], axis=0), slots)
 
-    def _with_fixed_norms(self, weights: tf.Tensor) -> tf.Tensor:
-        """Return the weights, float32 [n], with each matrix scaled to a norm of sqrt(columns)."""
-        parts, end = [], 0
+    @classmethod
+    def formula(cls, settings: MuonsSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        """Return the step of weights outside of matrices. The new slot "momentum" is v, also in matrices."""
+        velocity = settings.momentum * slots["momentum"] + gradient.scaled
+        update = gradient.scaled + settings.momentum * velocity
+        return Step(gradient.learning_rate * (settings.factor_of_others * update), {"momentum": velocity})
+
+    def _fix_norms(self) -> tf.Operation:
+        """Scale each matrix to a norm of sqrt(columns)."""
+        weights, parts, end = self.weights.read_value(), [], 0
         for matrix in self.matrices:
             parts.append(weights[end : matrix.begin])
             end = matrix.end
             whole = weights[matrix.begin : end]
             parts.append(tf.math.divide_no_nan(whole * matrix.columns**0.5, tf.norm(whole)))
-        return tf.concat([*parts, weights[end:]], axis=0)
-
-    def _step_of_others(
-        self, gradient: Gradient, velocity: tf.Tensor, update: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the step of the weights outside of matrices, divided by their learning rate, and new slot values.
-
-        Args:
-          velocity, update: v and u in the docstring of `MuonUpdate`, float32 [n].
-        Returns:
-          The step, float32 [n], which is used only at positions outside of matrices. The new values of slots besides
-          v, name → float32 [n].
-        """
-        return update, {}
+        return self.weights.assign(tf.concat([*parts, weights[end:]], axis=0), read_value=False)
 
 
 class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
@@ -174,31 +170,14 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
 
     slot_names = ("momentum", "variance")
 
-    def _step_of_others(
-        self, gradient: Gradient, velocity: tf.Tensor, update: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        settings = self.settings
-        variance = running_mean(settings.beta_2, self.slots["variance"].read_value(), gradient.values * gradient.values)
-        return _step_of_adam(settings, velocity, variance, gradient.updates_before), {"variance": variance}
-
-
-class MuonAdamRows(RowRule[MuonAdamSettings]):
-    """The step of `MuonAdamUpdate` outside of matrices, on the rows that have a gradient."""
-
-    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
-        settings, before = self.settings, self._slots_of(indices)
-        velocity = settings.momentum * before["momentum"] + gradient.scaled
-        variance = running_mean(settings.beta_2, before["variance"], gradient.values * gradient.values)
-        step = settings.rate_of_adam * _step_of_adam(settings, velocity, variance, gradient.updates_before)
-        return self._set(indices, gradient.learning_rate * step, {"momentum": velocity, "variance": variance})
-
-
-def _step_of_adam(
-    settings: MuonAdamSettings, velocity: tf.Tensor, variance: tf.Tensor, updates_before: tf.Tensor
-) -> tf.Tensor:
-    """Return the step of Adam, divided by its learning rate, from the new values of the slots."""
-    mean = (1 - settings.momentum) * velocity
-    return bias_correction(settings, updates_before) * mean / (tf.sqrt(variance) + settings.epsilon)
+    @classmethod
+    def formula(cls, settings: MuonAdamSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        velocity = settings.momentum * slots["momentum"] + gradient.scaled
+        variance = running_mean(settings.beta_2, slots["variance"], gradient.values * gradient.values)
+        mean = (1 - settings.momentum) * velocity
+        step = bias_correction(settings, gradient.updates_before) * mean / (tf.sqrt(variance) + settings.epsilon)
+        slots = {"momentum": velocity, "variance": variance}
+        return Step(gradient.learning_rate * (settings.rate_of_adam * step), slots)
 
 
 def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
@@ -268,7 +247,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     def _step_of_others(
         self, settings: MuonsSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray
     ) -> tuple[np.ndarray, Slots]:
-        """Return the result of `MuonUpdate._step_of_others`, computed in float64."""
+        """Return the step of weights outside of matrices, divided by their learning rate, and new slots besides v."""
         return update, {}
 
     def check(self, config: RunConfig) -> None:
@@ -294,7 +273,7 @@ class MuonAdam(Muon[MuonAdamSettings]):
     name = "muon_adam"
     Settings = MuonAdamSettings
     update = MuonAdamUpdate
-    row_update = MuonAdamRows
+    row_update = RowsByFormula
 
     def _step_of_others(
         self, settings: MuonAdamSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from pydantic import Field
 
@@ -10,7 +12,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
+from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, running_mean, times
 
 
 class RmspropSettings(MomentumSettings):
@@ -39,30 +41,28 @@ class RmspropUpdate(UpdateRule[RmspropSettings]):
     slot_names = ("mean_square", "momentum")
 
     def change(self, gradient: Gradient) -> tf.Operation:
-        settings, slots = self.settings, self.slots
-        if gradient.scale is None and self.factors is None:
-            return tf.raw_ops.ResourceApplyRMSProp(
-                var=self.weights.handle,
-                ms=slots["mean_square"].handle,
-                mom=slots["momentum"].handle,
-                lr=gradient.learning_rate,
-                rho=settings.rho,
-                momentum=settings.momentum,
-                epsilon=settings.epsilon,
-                grad=gradient.values,
-                use_locking=True,
-            )
-        # The kernel supports neither a gradient scale nor factors. As in Adam, the gradient scale has no effect on the
-        # mean square.
-        before = slots["mean_square"].read_value()
-        mean_square = before + (1 - settings.rho) * (gradient.values * gradient.values - before)
-        step = gradient.learning_rate * gradient.values * tf.math.rsqrt(mean_square + settings.epsilon)
-        velocity = settings.momentum * slots["momentum"].read_value() + times(gradient.scale, step)
-        return tf.group(
-            slots["mean_square"].assign(mean_square, read_value=False),
-            slots["momentum"].assign(velocity, read_value=False),
-            self.weights.assign_sub(times(self.factors, velocity), read_value=False),
+        if gradient.scale is not None or self.factors is not None:  # the kernel supports neither
+            return super().change(gradient)
+        settings = self.settings
+        return tf.raw_ops.ResourceApplyRMSProp(
+            var=self.weights.handle,
+            ms=self.slots["mean_square"].handle,
+            mom=self.slots["momentum"].handle,
+            lr=gradient.learning_rate,
+            rho=settings.rho,
+            momentum=settings.momentum,
+            epsilon=settings.epsilon,
+            grad=gradient.values,
+            use_locking=True,
         )
+
+    @classmethod
+    def formula(cls, settings: RmspropSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        # As in Adam, the gradient scale has no effect on the mean square.
+        mean_square = running_mean(settings.rho, slots["mean_square"], gradient.values * gradient.values)
+        step = gradient.learning_rate * gradient.values * tf.math.rsqrt(mean_square + settings.epsilon)
+        velocity = settings.momentum * slots["momentum"] + times(gradient.scale, step)
+        return Step(velocity, {"mean_square": mean_square, "momentum": velocity})
 
 
 class Rmsprop(OptimizerRule[RmspropSettings]):

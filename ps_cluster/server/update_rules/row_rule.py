@@ -9,8 +9,7 @@ and its moments do not change. The bias correction counts all updates, also thos
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Generic
+from typing import Any, Generic
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, OwnSettings
@@ -46,17 +45,12 @@ class RowRule(ABC, Generic[OwnSettings]):
     def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
         """Change some rows and their slots. `indices`: int64 [u], the distinct numbers of the rows."""
 
-    def _slots_of(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the slots of some rows, by name, float32 [u, width]. `indices`: int64 [u]."""
-        return {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
 
-    def _set(self, indices: tf.Tensor, step: tf.Tensor, slots: Mapping[str, tf.Tensor]) -> tf.Operation:
-        """Subtract a step from some rows, and set their slots.
+class RowsByFormula(RowRule[Any]):
+    """Changes rows by `UpdateRule.formula` of the rule that the settings name."""
 
-        Args:
-          indices: int64 [u].
-          step: float32 [u, width].
-          slots: name → the new values, float32 [u, width].
-        """
-        changed = [self.slots[name].scatter_update(tf.IndexedSlices(new, indices)) for name, new in slots.items()]
-        return tf.group(*changed, self.rows.scatter_sub(tf.IndexedSlices(step, indices)))
+    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
+        slots = {name: tf.gather(slot, indices) for name, slot in self.slots.items()}
+        step = RULES[self.settings.rule].update.formula(self.settings, gradient, slots)
+        changed = [self.slots[name].scatter_update(tf.IndexedSlices(new, indices)) for name, new in step.slots.items()]
+        return tf.group(*changed, self.rows.scatter_sub(tf.IndexedSlices(step.values, indices)))

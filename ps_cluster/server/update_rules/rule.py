@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +30,13 @@ class Gradient(NamedTuple):
     def scaled(self) -> tf.Tensor:
         """The values times the scale."""
         return times(self.scale, self.values)
+
+
+class Step(NamedTuple):
+    """The step of an update, and the new slots. All tensors have the shape of the gradient's values."""
+
+    values: tf.Tensor  # the update subtracts them from the weights
+    slots: Mapping[str, tf.Tensor]  # name → the new values of the slot
 
 
 class RuleVariables(Protocol):
@@ -67,8 +73,13 @@ def make_rule(
     return RULES[settings.rule].update(settings, weights, factors, variables, matrices)
 
 
-class UpdateRule(ABC, Generic[OwnSettings]):
+class UpdateRule(Generic[OwnSettings]):
     """One shard's optimizer: its slots, and the operations that apply a gradient. Create it on the shard's device.
+
+    A rule overrides at least one of these methods. Each method calls the next one.
+      change: for a fused kernel of TensorFlow, which is faster than the formula.
+      step: for a rule that treats several weights together, or has settings outside of the section `optimizer`.
+      formula: for a rule that treats each weight alone. `RowsByFormula` uses it for rows of embedding tables, too.
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
     factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498). Biases
@@ -131,14 +142,38 @@ class UpdateRule(ABC, Generic[OwnSettings]):
         with tf.control_dependencies(done):
             return self.change(gradient)
 
-    @abstractmethod
     def change(self, gradient: Gradient) -> tf.Operation:
-        """Change the weights and the slots, without weight decay. A rule overrides this method."""
+        """Subtract the step, times the learning-rate factors, from the weights, and set the slots."""
+        step = self.step(gradient)
+        slots = [self.slots[name].assign(value, read_value=False) for name, value in step.slots.items()]
+        return tf.group(*slots, self.weights.assign_sub(times(self.factors, step.values), read_value=False))
+
+    def step(self, gradient: Gradient) -> Step:
+        """Return the step for all weights, without the learning-rate factors."""
+        return self.formula(self.settings, gradient, {name: slot.read_value() for name, slot in self.slots.items()})
+
+    @classmethod
+    def formula(cls, settings: OwnSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        """Return the step for some weights, without their learning-rate factors.
+
+        This is a class method, because it is also used for rows of tables, which have no object of this class.
+
+        Args:
+          settings: the section `optimizer`.
+          gradient: the gradient of the weights.
+          slots: name → the current values, in the shape of the gradient's values.
+        """
+        raise NotImplementedError(f"{cls.__name__} has to override `formula`, `step` or `change`")
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
     """Return factor * vector; the vector itself if the factor is None."""
     return vector if factor is None else factor * vector
+
+
+def running_mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Return a running mean, updated with a new value."""
+    return before + (1 - decay) * (value - before)
 
 
 def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
-from ps_cluster.server.update_rules.row_rule import RowRule
-from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
+from ps_cluster.server.update_rules.row_rule import RowsByFormula
+from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, times
 
 
 class SgdUpdate(UpdateRule[RuleSettings]):
@@ -21,19 +23,15 @@ class SgdUpdate(UpdateRule[RuleSettings]):
             use_locking=True,
         )
 
-
-class SgdRows(RowRule[RuleSettings]):
-    """Plain SGD on the rows that have a gradient: w -= learning_rate * g."""
-
-    def apply(self, indices: tf.Tensor, gradient: Gradient) -> tf.Operation:
-        step = times(gradient.scale, gradient.learning_rate * gradient.values)
-        return self.rows.scatter_sub(tf.IndexedSlices(step, indices))
+    @classmethod
+    def formula(cls, settings: RuleSettings, gradient: Gradient, slots: Mapping[str, tf.Tensor]) -> Step:
+        return Step(times(gradient.scale, gradient.learning_rate * gradient.values), {})
 
 
 class Sgd(OptimizerRule[RuleSettings]):
     name = "sgd"
     update = SgdUpdate
-    row_update = SgdRows
+    row_update = RowsByFormula
 
     def equation(self, settings: RuleSettings, parts: UpdateParts) -> Slots:
         """Return w - learning_rate * g."""

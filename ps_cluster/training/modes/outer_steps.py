@@ -20,7 +20,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.update_rules.rule import Gradient, UpdateRule
+from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule
 from ps_cluster.training.modes.local_steps import LocalMode, LocalSettings, LocalTraining
 from ps_cluster.training.step import Compute, TrainStep
 
@@ -62,7 +62,7 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
         """Return the outer rate. `learning_rate` is not used, because it is the rate of the worker's inner steps."""
         return tf.constant(self._rate)
 
-    def change(self, gradient: Gradient) -> tf.Operation:
+    def step(self, gradient: Gradient) -> Step:
         momentum, delta = (self.slots[name].read_value() for name in self.slot_names)
         delta += gradient.scaled
         every, spread = self._every, self._spread
@@ -70,11 +70,7 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
         momentum = tf.where(due, self._momentum * momentum + delta / every, momentum)
         weight = tf.where(due, 1 - spread * every + spread, spread) * self._momentum
         step = gradient.learning_rate * (weight * momentum + gradient.scaled / every)
-        return tf.group(
-            self.weights.assign_sub(step, read_value=False),
-            self.slots["momentum"].assign(momentum, read_value=False),
-            self.slots["delta"].assign(tf.where(due, tf.zeros_like(delta), delta), read_value=False),
-        )
+        return Step(step, {"momentum": momentum, "delta": tf.where(due, tf.zeros_like(delta), delta)})
 
 
 class OuterMode(LocalMode):
