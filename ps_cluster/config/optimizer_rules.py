@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import keras
 from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor, Section
 
@@ -107,6 +108,8 @@ class RuleSettings(Section):
 
 
 OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
+Values = dict[str, Any]
+"""The settings of a rule, or the arguments of an optimizer of Keras, by name, as values that JSON can hold."""
 
 
 class OptimizerRule(Named, Generic[OwnSettings]):
@@ -151,6 +154,29 @@ class OptimizerRule(Named, Generic[OwnSettings]):
           settings: the section `optimizer`, an object of `Settings`.
         """
         return None
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        """Return the rule's own settings with which it equals an optimizer of Keras, or None if it never does.
+
+        A network whose compile() has that optimizer is then trained with this rule. The result does not include the
+        settings that all rules have, such as the learning rate.
+
+        Args:
+          kind: the class of the optimizer.
+          values: the optimizer's arguments.
+
+        Raises:
+          ValueError: an argument makes the optimizer unequal to all rules. The text of the error follows "the optimizer
+            of its compile() " in a message.
+        """
+        return None
+
+
+def check_without_effect(values: Values, **without_effect: bool | float | None) -> None:
+    """Raise ValueError, as in `OptimizerRule.of_keras`, if an argument differs from the value without effect."""
+    for name, value in without_effect.items():
+        if values.get(name, value) != value:
+            raise ValueError(f"has {name}={values[name]}")
 
 
 def _home() -> ModuleType:

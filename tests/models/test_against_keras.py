@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
 from ps_cluster.models.build import dtype_policy
 from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
@@ -163,6 +164,13 @@ OPTIMIZERS = {
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.03, l2_regularization_strength=0.2),
     "ftrl with another power": lambda: keras.optimizers.Ftrl(0.1, -0.3, initial_accumulator_value=0.02),
 }
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_of_keras_equals_one_rule_alone(name):
+    optimizer = OPTIMIZERS[name]()
+    equal = [rule.name for rule in RULES if rule.of_keras(type(optimizer), optimizer.get_config()) is not None]
+    assert equal == [name.split()[0]]
 
 
 def settings_of(optimizer):

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings, Values
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON
 from ps_cluster.server.update_rules.row_rule import RowRule
 from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, times
@@ -84,6 +84,13 @@ class Adagrad(OptimizerRule[AdagradSettings]):
     usual_rate = 0.001
     update = AdagradUpdate
     row_update = AdagradRows
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        if kind is not keras.optimizers.Adagrad:
+            return None
+        # Keras adds epsilon inside the root, the rule outside.
+        first = values["initial_accumulator_value"] + values["epsilon"]
+        return {"initial_accumulator_value": first, "epsilon": SMALLEST_EPSILON}
 
     def equation(self, settings: AdagradSettings, parts: UpdateParts) -> Slots:
         """Return n and w after the update, as in the docstring of `AdagradUpdate`."""

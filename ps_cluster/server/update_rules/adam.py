@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, Values, check_without_effect
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.row_rule import RowsByFormula
@@ -76,6 +76,12 @@ class Adam(OptimizerRule[AdamSettings]):
     staleness_method = "predict"  # docs/results.md, "Async against sync"
     update = AdamUpdate
     row_update = RowsByFormula
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        if kind not in (keras.optimizers.Adam, keras.optimizers.AdamW):
+            return None
+        check_without_effect(values, amsgrad=False)
+        return {"momentum": values["beta_1"], "beta_2": values["beta_2"], "epsilon": values["epsilon"]}
 
     def equation(self, settings: AdamSettings, parts: UpdateParts) -> Slots:
         """Return mean, variance and weights after the update, by algorithm 1 of the paper (see `AdamUpdate`).

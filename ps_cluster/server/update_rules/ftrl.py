@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings, Values, check_without_effect
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Factor
 from ps_cluster.server.update_rules.row_rule import RowRule
@@ -139,6 +139,19 @@ class Ftrl(OptimizerRule[FtrlSettings]):
     usual_rate = 0.001
     update = FtrlUpdate
     row_update = FtrlRows
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        if kind is not keras.optimizers.Ftrl:
+            return None
+        check_without_effect(values, l2_shrinkage_regularization_strength=0.0, beta=0.0)
+        if isinstance(values["learning_rate"], dict):  # Keras would scale all weights with the rate, see `FtrlUpdate`
+            raise ValueError(f"has a schedule ({values['learning_rate']['class_name']}) as its learning rate")
+        return {
+            "l1": values["l1_regularization_strength"],
+            "l2": values["l2_regularization_strength"],
+            "learning_rate_power": values["learning_rate_power"],
+            "initial_accumulator_value": values["initial_accumulator_value"],
+        }
 
     def equation(self, settings: FtrlSettings, parts: UpdateParts) -> Slots:
         """Return n, z and w after the update, as in the docstring of `FtrlUpdate`."""

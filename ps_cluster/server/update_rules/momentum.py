@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings, Values
 from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.update_rules.rule import Gradient, UpdateRule, times
 
@@ -44,7 +44,12 @@ class WithMomentum(OptimizerRule[MomentumSettings]):
     name = "momentum"
     Settings = MomentumSettings
     staleness_method_of_compile = "gap_aware"  # docs/results.md, "Parity with fit"
-    update = MomentumUpdate
+    update: type[MomentumUpdate] = MomentumUpdate
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        if kind is not keras.optimizers.SGD or not values["momentum"] or values["nesterov"] != self.update.looks_ahead:
+            return None
+        return {"momentum": values["momentum"]}
 
     def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
         """Return v and w + v, where v = momentum * v - learning_rate * g (Polyak 1964)."""

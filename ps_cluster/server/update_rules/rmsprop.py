@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, Values, check_without_effect
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, running_mean, times
@@ -70,6 +70,12 @@ class Rmsprop(OptimizerRule[RmspropSettings]):
     Settings = RmspropSettings
     usual_rate = 0.001
     update = RmspropUpdate
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        if kind is not keras.optimizers.RMSprop:
+            return None
+        check_without_effect(values, centered=False)
+        return {name: values[name] for name in ("momentum", "rho", "epsilon")}
 
     def equation(self, settings: RmspropSettings, parts: UpdateParts) -> Slots:
         """Return s, v and w after the update, as in the docstring of `RmspropUpdate`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings, Values
 from ps_cluster.server.update_rules.row_rule import RowsByFormula
 from ps_cluster.server.update_rules.rule import Gradient, Step, UpdateRule, times
 
@@ -32,6 +32,9 @@ class Sgd(OptimizerRule[RuleSettings]):
     name = "sgd"
     update = SgdUpdate
     row_update = RowsByFormula
+
+    def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
+        return {} if kind is keras.optimizers.SGD and not values["momentum"] else None
 
     def equation(self, settings: RuleSettings, parts: UpdateParts) -> Slots:
         """Return w - learning_rate * g."""
