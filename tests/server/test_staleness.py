@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.equations import ArrivedParts
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.setting_types import COMPILED
 from ps_cluster.config.staleness_methods import METHODS
@@ -50,17 +51,19 @@ def own_of(method):
 class Server:
     """One shard with a real update rule, put together as the parameter store does."""
 
-    def __init__(self, name, rule="sgd", decay=None):
+    def __init__(self, name, rule="sgd", decay=None, **own):
         values = {
             "optimizer.rule": rule,
             "optimizer.weight_decay": decay_of(rule) if decay is None else decay,
             "staleness.method": name if rule != "sgd" or name != "momentum" else "none",
         }
         momentum = {"optimizer.momentum": MOMENTUM} if "momentum" in RULES[rule].Settings.model_fields else {}
-        config = build_config(overrides=values | momentum | own_of(name))
+        own = {f"staleness.{key}": value for key, value in own.items()}
+        config = build_config(overrides=values | momentum | own_of(name) | own)
+        self.settings = config.staleness
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
-            self.method = METHODS[name].correction(config.staleness, self.weights, WORKERS, WORKERS)
+            self.method = METHODS[name].correction(self.settings, self.weights, WORKERS, WORKERS)
             self.rule = make_rule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
             self.section = tf.CriticalSection(shared_name=f"staleness-{uuid.uuid4()}")
         self.version = 0
@@ -200,6 +203,42 @@ def test_interleaved_workers_get_what_numpy_computes(name, rule):
     assert 0 in stalenesses and 1 in stalenesses and max(stalenesses) >= 4
     assert_same(actual, expected)
     np.testing.assert_allclose(server.weights.numpy(), reference.weights, rtol=1e-5, atol=1e-6)
+
+
+class WithEquation(Server):
+    """A shard that also computes every correction by the `equation` of its method, and compares the two."""
+
+    def __init__(self, name, **own):
+        super().__init__(name, **own)
+        self.name = name
+
+    def parts(self, worker):
+        """Return the weights, the slots, and the worker's rows of slots with a row for each worker, all float64."""
+        state = self.method.slots | self.method.backups
+        rows = {name: value.numpy()[worker] if len(value.shape) == 2 else value.numpy() for name, value in state.items()}
+        return {name: np.atleast_1d(values).astype(np.float64) for name, values in rows.items()}
+
+    def push(self, worker, staleness, gradient, rate):
+        arrived = ArrivedParts(
+            gradient.astype(np.float64), staleness, self.version, WORKERS,
+            weights=self.weights.numpy().astype(np.float64), slots=self.parts(worker),
+        )  # fmt: skip
+        expected = METHODS[self.name].equation(self.settings, arrived)
+        answer = super().push(worker, staleness, gradient, rate)
+        scale = 1.0 if expected.gradient_scale is None else expected.gradient_scale
+        assert_same([answer], [(expected.gradient, scale * np.ones(LENGTH))])
+        after = self.parts(worker)
+        for slot, value in (expected.slots or {}).items():
+            np.testing.assert_allclose(after[slot], value, rtol=1e-5, atol=1e-7)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [*((name, {}) for name in NAMES), ("inverse", {"fades_over": 12}), ("gather", {"gather": 2})]
+)
+def test_the_equation_of_a_method_says_what_its_shard_computes(name, own):
+    (answers,), stalenesses = replay(INTERLEAVED, WithEquation(name, **own))
+    assert len(answers) == len(stalenesses) and max(stalenesses) >= 4
 
 
 def is_unscaled(answer, plain):
