@@ -63,6 +63,21 @@ def test_an_update_may_be_as_stale_as_the_bound():
     assert rows["staleness"].tolist() == [0] * bound + [bound]
 
 
+def test_a_push_that_would_make_another_worker_too_stale_waits_until_that_worker_has_pushed():
+    store = store_with(max_staleness=1)
+    admit(store, 0)
+    old = pull(store, 0)
+    take(store, 1, 0)
+    admit(store, 1)
+    second = begun(push, store, 1, 2)
+    assert waits(store, second), "it would make the update of worker 0 stale by 2"
+    assert push(store, 0, 1, old).tolist() == [APPLIED]
+    assert not waits(store, second)
+    [rows], [counts] = ledger_of(store)
+    assert rows["version"].tolist() == [1, 2, 3] and rows["staleness"].tolist() == [0, 1, 1]
+    assert counts["dropped"] == 0
+
+
 def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
     store = store_with(max_staleness=1)
     old = pull(store)
@@ -105,19 +120,24 @@ def clocks(store, workers=3):
     return state_of(store)["clocks"][:workers].tolist()
 
 
-def tick(store, seconds=0.0, handed_out=NO_END):
-    store.tick(seconds, handed_out=handed_out)
+def tick(store, seconds=0.0, handed_out=NO_END, **options):
+    store.tick(seconds, handed_out=handed_out, **options)
 
 
-def asks(store, worker, left=2):
-    """Return a thread in which the worker asks to begin a step."""
-    thread = threading.Thread(target=admit, args=(store, worker, left), daemon=True)
+def begun(function, *arguments):
+    """Return a thread in which a worker calls `function`, where it may have to wait."""
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
     return thread
 
 
+def asks(store, worker, left=2):
+    """Return a thread in which the worker asks to begin a step."""
+    return begun(admit, store, worker, left)
+
+
 def waits(store, thread):
-    """Return whether the worker that asks still waits. It has tried again since the last change."""
+    """Return whether the worker of a thread still waits. It has tried again since the last change."""
     wait_until(lambda: not thread.is_alive() or store.shards[0].changed.waiting.numpy())
     return thread.is_alive()
 
@@ -196,6 +216,17 @@ def test_a_worker_that_is_not_heard_of_is_waited_for_until_its_lease_ends():
     tick(store, seconds=LEASE_S - 1)
     assert waits(store, ahead)
     tick(store, seconds=2)
+    assert not waits(store, ahead)
+
+
+def test_the_lease_of_a_worker_is_longer_where_an_update_takes_longer():
+    store, longest = store_with(max_clock_lag=0), {"longest_update_s": 3 * LEASE_S}
+    take(store, 0, step=0)
+    take(store, 1, step=1)
+    ahead = asks(store, 0)
+    tick(store, seconds=2 * LEASE_S, **longest)
+    assert waits(store, ahead)
+    tick(store, seconds=2 * LEASE_S, **longest)
     assert not waits(store, ahead)
 
 

@@ -24,10 +24,10 @@ STORE = SimpleNamespace(shards=[None], tick=lambda seconds, **_: None)
 
 class Dispatcher:
     def __init__(self):
-        self.steps = []
+        self.steps, self.repeated = [], []
 
-    def schedule(self, function, args):
-        self.steps += args[0].numpy().tolist()
+    def schedule(self, graph, args):
+        (self.repeated if graph == "again" else self.steps).extend(args[0].numpy().tolist())
 
     def done(self):
         return False
@@ -37,10 +37,10 @@ class Session:
     """`poll` is called at each look, and applies by `apply` what was handed out."""
 
     broken = None
-    store, graphs = STORE, DispatchGraphs(lambda repeats: None)
+    store, graphs = STORE, DispatchGraphs(lambda repeats: "again" if repeats else "first")
 
-    def __init__(self, dispatcher, poll):
-        self.progress, self._dispatcher, self._poll = RunProgress(CONFIG, 100), dispatcher, poll
+    def __init__(self, dispatcher, poll, config=CONFIG):
+        self.progress, self._dispatcher, self._poll = RunProgress(config, 100), dispatcher, poll
         self.progress.speed = SimpleNamespace(updates_per_second=40.0, add=lambda now: None)
         self.saver = SimpleNamespace(is_paused=False, seconds_to_checkpoint=math.inf)
 
@@ -57,12 +57,12 @@ class Session:
         self.progress.update(Ledgers([rows_of(fresh, worker=0, examples=1)], counts))
 
 
-def run(poll, **options):
+def run(poll, config=CONFIG, **options):
     """Return dispatcher, session, and the loop's thread and stop; `look(dispatcher, session)` is called at each look."""
     dispatcher, drain = Dispatcher(), threading.Event()
     drain.for_good = False
-    session = Session(dispatcher, lambda: poll(dispatcher, session))
-    chief = Chief(CONFIG, session, dispatcher, **options)
+    session = Session(dispatcher, lambda: poll(dispatcher, session), config)
+    chief = Chief(config, session, dispatcher, **options)
     thread = threading.Thread(target=chief.run, args=[drain], daemon=True)
     thread.start()
     return dispatcher, session, thread, drain
@@ -142,6 +142,34 @@ def test_a_tick_counts_the_time_since_the_last_one_but_at_most_a_polling_interva
     session = Session(dispatcher, lambda: session.apply())
     Chief(CONFIG, session, dispatcher, clock=lambda: now[-1]).run(Drain())
     assert told == pytest.approx([0.02, POLL_S, 0.1])
+
+
+def test_a_tick_tells_how_long_an_update_of_a_healthy_worker_takes(monkeypatch):
+    told = []
+    store = SimpleNamespace(shards=[None], tick=lambda *_, longest_update_s=None, **__: told.append(longest_update_s))
+    monkeypatch.setattr(Session, "store", store)
+    monkeypatch.setattr(WorkerPace, "longest_update_s", 77.0)
+    _, _, thread, drain = run(lambda dispatcher, session: session.apply())
+    while not told:
+        thread.join(0.05)
+    end(thread, drain)
+    assert set(told) == {77.0}
+
+
+def test_the_steps_of_a_late_dispatch_are_handed_out_once_more_in_a_graph_that_asks_whether_they_are_applied(
+    monkeypatch,
+):
+    monkeypatch.setattr(WorkerPace, "longest_wait_s", 0.0)
+
+    def poll(dispatcher, session):
+        if dispatcher.repeated:
+            session.apply()
+
+    only_dispatch = CONFIG.with_values({"training.steps": 2})  # which has begun, because there is a worker for it
+    dispatcher, session, thread, _ = run(poll, only_dispatch, lost_after_s=0.1)
+    thread.join(20)
+    assert session.progress.completed
+    assert (dispatcher.steps, dispatcher.repeated) == ([0, 1], [0, 1])
 
 
 @pytest.mark.parametrize("is_paused", [True, False])
