@@ -6,7 +6,16 @@ import pytest
 from ps_cluster.runs import journal
 from ps_cluster.runs.journal import RECORD
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.proof import MOST_PROBLEMS, Audit, ExpectedRows, FactorsOfRates, RoundShape, audit, verdict
+from ps_cluster.runs.proof import (
+    MOST_IDS,
+    MOST_PROBLEMS,
+    Audit,
+    ExpectedRows,
+    FactorsOfRates,
+    RoundShape,
+    audit,
+    verdict,
+)
 from ps_cluster.runs.result_rows import Proof, ShardProof
 from ps_cluster.runs.step_set import StepSet
 from tests.helpers.ledgers import rows_of, write_journal
@@ -336,3 +345,51 @@ def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, wor
         run.rows[1]["rate_factor"][row] = factor
     problems = run.proof(expected=ExpectedRows(checks_factors=True, workers_at_start=workers_at_start)).problems
     assert any(f"shard 1: {told}" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("examples", "unit", "must_be"),
+    [
+        (12, 0, None),
+        (8, 0, "12"),
+        (4, 4, None),
+        (8, 4, None),
+        (12, 4, None),
+        (16, 4, "a multiple of 4 from 4 to 12"),
+        (6, 4, "a multiple of 4 from 4 to 12"),
+        (0, 4, "a multiple of 4 from 4 to 12"),
+    ],
+)
+def test_a_row_has_the_examples_of_its_step_or_fewer_whole_batches_where_a_step_may_have_fewer(
+    run, examples, unit, must_be
+):
+    for rows in run.rows:
+        rows["examples"] = 12
+    run.rows[1]["examples"][3] = examples
+    problems = run.proof(expected=ExpectedRows(examples=(12, 12), examples_unit=unit)).problems
+    told = f"shard 1: row 3: step 3 has examples {examples}, but it must be {must_be}"
+    assert problems == ([] if must_be is None else [told])
+
+
+@pytest.mark.parametrize(
+    ("row", "rows_before", "examples_in_all", "is_found"),
+    [
+        (3, 0, MOST_IDS - 1, True),
+        (3, 0, 2 * MOST_IDS, True),  # every third row is checked
+        (4, 0, 2 * MOST_IDS, False),
+        (3, 4, 0, False),
+        (4, 4, 0, True),
+    ],
+    ids=["every row", "a third row", "between them", "before other settings", "after other settings"],
+)
+def test_the_ids_of_the_examples_of_a_row_are_those_of_its_step(run, row, rows_before, examples_in_all, is_found):
+    for rows in run.rows:
+        rows["ids_checksum"] = 10 * rows["step"]
+    run.rows[1]["ids_checksum"][row] = 77
+    expected = ExpectedRows(
+        ids_checksums=lambda rows: (10 * rows["step"]).astype(np.int64), examples_in_all=examples_in_all,
+        first_rows=(0, rows_before),
+    )  # fmt: skip
+    right = f"it must be {10 * run.rows[1]['step'][row]:.0f}: the step trained on other examples than it should"
+    told = f"shard 1: row {row}: step {run.rows[1]['step'][row]:.0f} has ids_checksum 77, but {right}"
+    assert run.proof(expected=expected).problems == ([told] if is_found else [])
