@@ -75,24 +75,46 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
     assert resumed(values).step == 5
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"training.seed": 1}, "training.seed: got 1, but the checkpoint to resume from was made with 0"),
-        ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
-        ({"data.augmentation.flip": "none"}, "data.augmentation: got .*flip.: .none"),
-        ({"training.label_smoothing": 0.3}, "training.label_smoothing: got 0.3"),
-        ({"schedule.image_scales": [{"scale": 0.5, "until": 0.3}]}, "schedule.image_scales: got"),
-        ({"training.class_weights": {"cat": 2.0}}, "training.class_weights: got .*cat"),
-        (
-            {"training.steps": 5},
-            "training.steps, training.epochs: 5 updates in all, but 6 updates of the run in '.*' have begun",
-        ),
-    ],
-)
-def test_other_work_is_refused_by_name(resumed, values, says):
+DILOCO = {"mode.name": "diloco", "mode.local_steps": 4}
+ROUNDS = {"mode.name": "sync-ps", "cluster.parameter_servers": 1, "mode.backup_workers": 1}
+SHARDS = {"training.sample": "shard:worker"}
+OTHER_WORK = [  # settings in addition to WORK, other values for some of them, the name and the value of the difference
+    ({}, DILOCO, "mode.name: got diloco"),
+    ({}, {"model.name": "resnet_small"}, "model.name: got resnet_small"),
+    ({}, {"model.rows_from": 300}, "model.rows_from: got 300"),
+    ({}, {"model.activation": "relu"}, "model.activation: got relu"),
+    ({}, {"model.width": 0.5}, "model.width: got 0.5"),
+    (DILOCO, {"mode.local_steps": 5}, "number of batches in a step: got 5"),
+    (DILOCO, {"mode.dynamic_steps": True}, "whether a step may have fewer batches: got true"),
+    ({}, {"training.batch_size_per_worker": 255}, "training.batch_size_per_worker: got 255"),
+    ({}, {"training.seed": 1}, "training.seed: got 1"),
+    ({}, {"training.sample": "bootstrap:3"}, "training.sample: got bootstrap:3"),
+    ({}, {"training.label_smoothing": 0.3}, "training.label_smoothing: got 0.3"),
+    ({}, {"training.class_weights": {"cat": 2.0}}, 'training.class_weights: got {"cat": 2.0}'),
+    ({}, {"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
+    ({}, {"data.augmentation.flip": "none"}, "data.augmentation: got "),
+    ({}, {"schedule.image_scales": [{"scale": 0.5, "until": 0.3}]}, "schedule.image_scales: got "),
+    ({}, {"evaluation.validation_examples": 100}, "evaluation.validation_examples: got 100"),
+    (ROUNDS, {"cluster.workers": 4}, "steps of an update: got 4"),
+    (ROUNDS, {"mode.backup_workers": 2}, "gradients of an update: got 1"),
+    (ROUNDS, {"mode.grace_seconds": 1.0}, "largest number of gradients of an update: got 3"),
+    (SHARDS, {"cluster.workers": 4}, "cluster.workers: got 4"),
+]
+
+
+@pytest.mark.parametrize(("before", "values", "says"), OTHER_WORK, ids=[says for *_, says in OTHER_WORK])
+def test_other_work_is_refused_by_name(resumed, before, values, says):
+    config = build_config(None, WORK | before)
+    with pytest.raises(UserError) as refused:
+        resumed(before | values, arrays=arrays_of(*[5] * config.shards), meta=meta_of(config, begun=6))
+    assert str(refused.value).startswith(says)
+    assert ", but the checkpoint to resume from was made with " in str(refused.value)
+
+
+def test_less_work_than_has_begun_is_refused(resumed):
+    says = "training.steps, training.epochs: 5 updates in all, but 6 updates of the run in '.*' have begun"
     with pytest.raises(UserError, match=says):
-        resumed(values)
+        resumed({"training.steps": 5})
 
 
 @pytest.mark.parametrize(
