@@ -53,6 +53,33 @@ def test_text_and_a_file_that_a_library_writes_get_their_names_when_they_are_com
     }  # fmt: skip
 
 
+def write_as_a_library(path):
+    with path_beside(path) as unfinished:
+        unfinished.write_text("new")
+
+
+@pytest.mark.parametrize(
+    ("write", "is_flushed"),
+    [
+        (lambda path: write_whole(path, "new"), True),
+        (lambda path: write_whole(path, "new", lasting=False), False),
+        (write_as_a_library, True),
+    ],
+    ids=["lasting", "not lasting", "by a library"],
+)
+def test_a_lasting_file_is_flushed_to_the_disk_when_it_is_complete_and_before_it_gets_its_name(
+    tmp_path, monkeypatch, write, is_flushed
+):
+    path, flushed = tmp_path / "a", []
+    path.write_text("old")
+    monkeypatch.setattr(
+        os, "fsync", lambda file: flushed.append((Path(f"/proc/self/fd/{file}").read_text(), path.read_text()))
+    )
+    write(path)
+    assert path.read_text() == "new"
+    assert flushed == [("new", "old")] * is_flushed
+
+
 def test_a_link_in_the_place_of_a_whole_file_is_replaced_and_not_followed(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "a").symlink_to(tmp_path / "mine")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.files import writing
-from ps_cluster.files.writing import remove, write_whole
+from ps_cluster.files.writing import folder_beside, path_beside, remove, write_whole
 from ps_cluster.runs import checkpoints, journal
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.leaders import Superseded, claim
@@ -55,7 +55,17 @@ def test_a_file_that_is_no_claim_counts_for_nothing(run_dir):
     assert claim(run_dir).term == 1
 
 
-@pytest.mark.parametrize("change", [lambda path: write_whole(path, "new"), remove])
+def write_as_a_library(path):
+    with path_beside(path) as unfinished:
+        unfinished.write_text("new")
+
+
+def write_folder(path):
+    with folder_beside(path.with_name("folder")) as unfinished:
+        (unfinished / "file").write_text("new")
+
+
+@pytest.mark.parametrize("change", [lambda path: write_whole(path, "new"), remove, write_as_a_library, write_folder])
 def test_an_older_leader_renames_and_removes_nothing(run_dir, change):
     writing.set_fence(claim(run_dir).check)
     path = run_dir.checkpoints / "file"
