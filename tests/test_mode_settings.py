@@ -9,37 +9,41 @@ from ps_cluster.config import build_config, load_config
 from ps_cluster.config.dispatch_size import MOST
 from ps_cluster.config.modes import MODES, Waits
 from ps_cluster.config.schema import LEDGER_WINDOW
-from ps_cluster.config.sections import SWITCHES, own_settings, uses
+from ps_cluster.config.sections import SWITCHES, own_settings
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
 from tests.helpers.bad_input import refusal
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
-ON = {
-    "cluster.workers": 4,
-    "cluster.parameter_servers": 2,
-    "cluster.intra_op_threads": 2,
-    "mode.max_staleness": 3,
-    "mode.max_clock_lag": 3,
-    "mode.backup_workers": 1,
-    "mode.grace_seconds": 0.0,  # without a backup worker it can only be 0
-    "mode.simulate_workers": 8,
-    "staleness.method": "inverse",
-    "mode.local_steps": 2,
-    "mode.beta": 0.5,
-    "mode.outer_rate": 0.5,
-    "mode.outer_momentum": 0.5,
-    "mode.dynamic_steps": True,
-    "mode.fragments": False,  # with a single parameter server it can only be off
-    "mode.momentum_every": 2,
-    "mode.momentum_spread": 0.1,
-    "mode.placement": "dense=1",
-    "mode.micro_batches": 2,
-    "mode.log_placement": True,
-    "mode.least_units": 32,
-    "lookahead.every_updates": 5,
-    "optimizer.clip_norm": 1.0,
-    "optimizer.global_clip_norm": 1.0,
+SYNCHRONOUS, SPLIT, OUTER = {"sync-ps", "sync-diloco"}, {"layers", "width"}, {"diloco", "sync-diloco"}
+WITH_SERVERS = {"async", "bounded", "elastic", *SYNCHRONOUS, *OUTER}
+WITH_WORKERS = {"sync", *WITH_SERVERS, *SPLIT}
+EVERY = {"single", *WITH_WORKERS}
+ON = {  # setting → a value that switches it on, and the modes that use it
+    "cluster.workers": (4, WITH_WORKERS),
+    "cluster.parameter_servers": (2, WITH_SERVERS),
+    "cluster.intra_op_threads": (2, WITH_WORKERS),
+    "mode.max_staleness": (3, {"bounded"}),
+    "mode.max_clock_lag": (3, {"bounded"}),
+    "mode.backup_workers": (1, SYNCHRONOUS),
+    "mode.grace_seconds": (0.0, SYNCHRONOUS),  # without a backup worker it can only be 0
+    "mode.simulate_workers": (8, {"async"}),
+    "staleness.method": ("inverse", {"async", "diloco"}),
+    "mode.local_steps": (2, {"elastic", *OUTER}),
+    "mode.beta": (0.5, {"elastic"}),
+    "mode.outer_rate": (0.5, OUTER),
+    "mode.outer_momentum": (0.5, OUTER),
+    "mode.dynamic_steps": (True, {"diloco"}),
+    "mode.fragments": (False, {"diloco"}),  # with a single parameter server it can only be off
+    "mode.momentum_every": (2, {"diloco"}),
+    "mode.momentum_spread": (0.1, {"diloco"}),
+    "mode.placement": ("dense=1", {"layers"}),
+    "mode.micro_batches": (2, {"layers"}),
+    "mode.log_placement": (True, SPLIT),
+    "mode.least_units": (32, {"width"}),
+    "lookahead.every_updates": (5, EVERY - {"elastic", *OUTER}),
+    "optimizer.clip_norm": (1.0, EVERY - {"width"}),
+    "optimizer.global_clip_norm": (1.0, EVERY - SPLIT),
 }
 
 
@@ -51,16 +55,17 @@ def written(folder, tree):
 def test_every_entry_of_the_table_is_tried_here():
     own = {f"mode.{name}" for mode in MODES for name in own_settings("mode", mode)}
     assert own | set(SWITCHES) <= set(ON)
+    assert set(MODES.names) == EVERY
 
 
 @pytest.mark.parametrize("mode", MODES.names)
 def test_a_setting_is_taken_by_the_modes_that_use_it_and_refused_by_all_others(mode, tmp_path):
-    for key, value in ON.items():
+    for key, (value, users) in ON.items():
         section, name = key.split(".")
         overrides = {"mode.name": mode, key: value} | SGD
         tree = {"mode": {"name": mode}, "optimizer": {"rule": "sgd"}}
         tree.setdefault(section, {})[name] = value
-        if not uses(mode, key):
+        if mode not in users:
             for told in (refusal(build_config, None, overrides), refusal(build_config, written(tmp_path, tree))):
                 assert f"{key}: got {value!r}: mode {mode} does not use it" in told
         elif key == "cluster.parameter_servers" and MODES[mode].cluster.most_parameter_servers == 1:

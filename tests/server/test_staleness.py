@@ -214,8 +214,8 @@ class WithEquation(Server):
 
     def parts(self, worker):
         """Return the weights, the slots, and the worker's rows of slots with a row for each worker, all float64."""
-        state = self.method.slots | self.method.backups
-        rows = {name: value.numpy()[worker] if len(value.shape) == 2 else value.numpy() for name, value in state.items()}
+        state = {name: value.numpy() for name, value in (self.method.slots | self.method.backups).items()}
+        rows = {name: value[worker] if value.ndim == 2 else value for name, value in state.items()}
         return {name: np.atleast_1d(values).astype(np.float64) for name, values in rows.items()}
 
     def push(self, worker, staleness, gradient, rate):

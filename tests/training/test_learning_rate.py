@@ -50,7 +50,32 @@ def test_a_schedule_with_a_thousand_points_fits_into_a_checkpoint():
     assert CountedWork(step=0, rows=[0], checksums=[0], rules=digest).rules == digest
 
 
-def test_another_number_of_fragments_is_another_rule():
-    values = {"mode.name": "diloco", "mode.local_steps": 4, "cluster.parameter_servers": 2}
-    others = {}, {"mode.fragments": True}, {"mode.fragments": True, "cluster.parameter_servers": 3}
-    assert len({ledger_settings_digest(build_config(overrides=values | other), 10) for other in others}) == 3
+DILOCO = {"mode.name": "diloco", "mode.local_steps": 4, "cluster.parameter_servers": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "other"),
+    [
+        ({}, {"schedule.kind": "cosine"}),
+        ({}, {"schedule.warmup_fraction": 0.3}),
+        ({}, {"optimizer.learning_rate": 0.3}),
+        ({}, {"training.batch_size_per_worker": 7}),
+        ({"mode.name": "sync-ps"}, {"cluster.workers": 5}),
+        ({"mode.name": "bounded"}, {"mode.max_staleness": 5}),
+        (DILOCO, {"mode.local_steps": 5}),
+        (DILOCO, {"mode.fragments": True}),
+        (DILOCO | {"mode.fragments": True}, {"cluster.parameter_servers": 3}),
+    ],
+    ids=str,
+)
+def test_rows_follow_another_rule_after_a_change_of_a_setting_that_decides_their_values(values, other):
+    base = {"schedule.kind": "triangle", "optimizer.learning_rate": 0.2} | values
+    before, after = build_config(overrides=base), build_config(overrides=base | other)
+    assert ledger_settings_digest(before, 10) != ledger_settings_digest(after, 10)
+
+
+def test_rows_follow_another_rule_if_the_training_has_another_length_and_the_same_rule_after_other_changes():
+    config = build_config()
+    others = config.with_values({"training.seed": 3}), config.with_values({"cluster.workers": 5})
+    assert {ledger_settings_digest(other, 10) for other in others} == {ledger_settings_digest(config, 10)}
+    assert ledger_settings_digest(config, 11) != ledger_settings_digest(config, 10)
