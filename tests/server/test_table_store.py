@@ -7,19 +7,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces, open_tensors
 from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, flatten
+from ps_cluster.models.rows import NO_ROWS
 from ps_cluster.runs.checkpoint_arrays import form_of
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, load, save
 from ps_cluster.runs.resharding import is_aligned, resharded
+from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, ParameterShard
 from ps_cluster.server.store import StepPush
 from ps_cluster.training.building import arrangement_of
-from ps_cluster.training.modes.sync_ps import RoundShard
+from ps_cluster.training.modes.sync_ps import RoundShard, SyncPs
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, StepResult
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import IN_ASYNC, StoreOfTables, after_changes, eagerly, ledger_of, row
+from tests.helpers.stores import IN_ASYNC, NO_EXAMPLES, StoreOfTables, after_changes, eagerly, ledger_of, row
 from tests.helpers.waiting import identity
 
 RATE, STEPS = 0.1, 100
@@ -327,3 +331,35 @@ def test_a_late_gradient_of_rows_is_dropped():
     assert outcomes == [[APPLIED]] * 2 and stored.push(0, pulled[0]) == [DROPPED]
     after = stored.state
     assert all((after[name] == before[name]).all() for name in ("weights", "slot_accumulator", "slot_sum"))
+
+
+@eagerly()
+def test_a_round_that_ends_between_the_admission_of_a_worker_and_its_pull_of_rows_does_not_get_its_gradient(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    np.array([0, 1], np.int64).tofile(IDENTITY)
+    stored, steps = rounds(**{"mode.backup_workers": 1}), []
+
+    class Work(Compute):
+        """The steps of worker 0. The other workers end round 0 when it has got its version, but not its rows yet."""
+
+        def rows(self, step):
+            if not stored.store.shards[0].version.numpy():
+                for worker in (1, 2):
+                    stored.push(worker, stored.pull(LOOKED_UP[worker], worker)[1], worker)
+            return stored.rows(LOOKED_UP[int(step) % 2])
+
+        def __call__(self, step, /, weights, statistics, limits=WHOLE_PERIOD, rows=NO_ROWS):
+            steps.append(int(step))
+            if steps[-1] == 3:
+                stored.push(4, stored.pull(LOOKED_UP[1], 1)[1], 1)  # so that this is the last gradient of round 1
+            numbers = tf.constant(0.0), tf.constant(0.0), tf.constant(RATE), *NO_EXAMPLES
+            return StepResult(weights, tf.zeros([3]), *numbers)
+
+    config = build_config(overrides={"mode.name": "sync-ps", "cluster.workers": 3, "cluster.wire": "float32"})
+    run_rounds = SyncPs().dispatch(stored.store, Work(), config, repeats=False)
+    run_rounds(tf.constant(2, tf.int64), tf.constant(0.0, tf.float64))
+    ([ledger], [counts]) = ledger_of(stored.store)
+    assert steps == [0, 3] and ledger["step"].tolist() == [1, 2, 3, 4]
+    assert (counts["version"], counts["dropped"]) == (2, 1)

@@ -9,6 +9,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.runs.step_set import StepSet
+from ps_cluster.training.modes.sync_ps import Rounds
 from ps_cluster.training.recent_speed import RecentSpeed
 from ps_cluster.training.step_source import AsynchronousSteps, DispatchGraphs
 
@@ -73,6 +74,18 @@ def test_steps_before_a_checkpoint_are_handed_out_without_the_steps_after_it_tha
     assert not next(plan)
     progress.held_at = 400
     assert list(plan) == [True] * 2 and handed_out[3:] == [[394, 395, 396, 397], [398, 399]]
+
+
+def test_rounds_before_a_checkpoint_are_handed_out_to_every_worker_and_the_rounds_after_it_once_it_is_written():
+    progress, handed_out = Progress([], 0, 12), []
+    progress.applied, progress.held_at = 0, 3 * 8  # step ids of 3 workers
+    values = {"mode.name": "sync-ps", "cluster.workers": 3, "cluster.steps_per_dispatch": 4}
+    graphs = DispatchGraphs(lambda repeats: None)
+    rounds = Rounds(build_config(overrides=values), progress, graphs, lambda graph, end: handed_out.append(end))
+    plan = rounds.hand_out()
+    assert list(islice(plan, 3)) == [True, True, False] and handed_out == [4] * 3 + [8] * 3
+    progress.held_at = 3 * 12
+    assert list(plan) == [True] and handed_out[6:] == [12] * 3 and rounds.ends
 
 
 @pytest.mark.parametrize(
