@@ -179,6 +179,41 @@ def settings_of(optimizer):
     return {f"optimizer.{name}": value for name, value in optimizer_settings(model).items()}
 
 
+PLAIN = {"weight_decay": 0.0, "clip_norm": None, "global_clip_norm": None, "clip_value": None}
+SETTINGS_OF = {
+    "sgd": {"rule": "sgd", "learning_rate": 0.02, "clip_norm": 0.05, "weight_decay": 0.3},
+    "momentum": {"rule": "momentum", "learning_rate": 0.01, "momentum": 0.9},
+    "nesterov": {"rule": "nesterov", "learning_rate": 0.01, "momentum": 0.6, "clip_value": 0.02},
+    "adam": {
+        "rule": "adam", "learning_rate": 0.01, "momentum": 0.8, "beta_2": 0.99, "epsilon": 1e-4, "global_clip_norm": 0.1,
+    },
+    "adam with decay": {
+        "rule": "adam", "learning_rate": 0.01, "momentum": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "weight_decay": 0.3,
+    },
+    "rmsprop with momentum": {
+        "rule": "rmsprop", "learning_rate": 0.01, "momentum": 0.5, "rho": 0.7, "epsilon": 1e-4, "weight_decay": 0.3,
+    },
+    "adagrad": {  # Keras adds epsilon inside the root
+        "rule": "adagrad", "learning_rate": 0.1, "initial_accumulator_value": 0.02 + 0.01, "epsilon": 1e-30,
+        "weight_decay": 0.3,
+    },
+    "ftrl": {
+        "rule": "ftrl", "learning_rate": 0.1, "l1": 0.03, "l2": 0.2, "learning_rate_power": -0.5,
+        "initial_accumulator_value": 0.1,
+    },
+    "ftrl with another power": {
+        "rule": "ftrl", "learning_rate": 0.1, "l1": 0.0, "l2": 0.0, "learning_rate_power": -0.3,
+        "initial_accumulator_value": 0.02,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_of_keras_has_these_settings_here(name):
+    expected = {f"optimizer.{key}": value for key, value in (PLAIN | SETTINGS_OF[name]).items()}
+    assert settings_of(OPTIMIZERS[name]()) == expected
+
+
 @pytest.mark.parametrize("name", mostly(OPTIMIZERS, "nesterov", "adam", "ftrl"))
 def test_what_compile_says_of_an_optimizer_makes_the_same_updates_here(name):
     settings = settings_of(OPTIMIZERS[name]())
