@@ -30,6 +30,7 @@ class ScriptedRun:
     A process that is killed ends when the table says so.
 
     Args:
+      problem: why training can neither continue nor start again; "" if it can.
       stop_takes_s: how long it takes to stop tasks.
       patience: training stops early after this many scored checkpoints without a better accuracy.
       max_seconds: training stops early once it has taken so many seconds.
@@ -47,6 +48,7 @@ class ScriptedRun:
         ps=1,
         evaluator=True,
         snapshot=False,
+        problem="",
         stop_takes_s=0.0,
         bounds=(None, None),
         patience=None,
@@ -62,7 +64,8 @@ class ScriptedRun:
         bounded = {"cluster.workers": workers, "cluster.min_workers": bounds[0], "cluster.max_workers": bounds[1]}
         self._config = config if mode == "single" else config.with_values(bounded)
         self._ps = ps
-        self._evaluator, self._snapshot, self._stop_takes_s = evaluator, snapshot, stop_takes_s
+        self._evaluator, self._stop_takes_s = evaluator, stop_takes_s
+        self._snapshot, self._problem = snapshot, problem
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._refused = {task(name) for name in refuses}
         self._pid_numbers = itertools.count(100)
@@ -154,7 +157,7 @@ class ScriptedRun:
                 self.tell(Decisions.stopped)
             case ea.RestartFromSnapshot():
                 self._stop(TRAINING_TYPES)
-                self.tell(Decisions.snapshot_checked, action, self._snapshot, "")
+                self.tell(Decisions.snapshot_checked, action, self._snapshot, self._problem)
 
 
 POLL_INTERVAL_S = 0.5

@@ -143,6 +143,11 @@ DEATHS = {
         ["RestartFromSnapshot(ps-0", f"{DIES}; starting chief, ps and workers again from the beginning",
          "RestartTraining(False)"],
     ),
+    "a dead ps ends the run if training can neither continue nor start again": Story(
+        [BEGINS, (9, died("ps-0"))],
+        ["RestartFromSnapshot(ps-0", f"failed, 1: ps-0 (pid 101) {DIES}; the snapshots can't be read"],
+        {"problem": "the snapshots can't be read"},
+    ),
     "a dead chief takes training back to the newest snapshot": Story(
         [BEGINS, (9, died("chief-0"))],
         ["RestartFromSnapshot(chief-0", "ps and workers again from the newest snapshot", "RestartTraining(True)"],
