@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps_cluster.config import parse_assignment
-from ps_cluster.config.stragglers import Slowness, Stragglers, parse_stragglers
+from ps_cluster.config.stragglers import MOST_EXTRA_S, MOST_TIMES, Slowness, Stragglers, parse_stragglers
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, parse_decimal, parse_integer
@@ -66,7 +66,8 @@ def test_numbers_are_read_back(integer, number):
 @given(YAML | st.binary())
 @example("a: &a [*a]")
 def test_yaml_is_read_or_refused(text):
-    read_or_refused(parse_yaml, text, Malformed)
+    value = read_or_refused(parse_yaml, text, Malformed)
+    assert repr(parse_yaml(dump_yaml(value))) == repr(value)  # as texts, because nan differs from nan
 
 
 @given(TREES)
@@ -76,7 +77,9 @@ def test_yaml_that_is_written_is_read_back(tree):
 
 @given(YAML | st.builds("training.epochs={}".format, YAML))
 def test_an_assignment_is_read_or_refused(text):
-    read_or_refused(parse_assignment, text, UserError)
+    found = read_or_refused(parse_assignment, text, UserError)
+    key, _, value = text.partition("=")
+    assert found is None or repr(found) == repr((key.strip(), parse_yaml(value)))
 
 
 @given(st.lists(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), min_size=2, max_size=4), TREES)
@@ -87,7 +90,10 @@ def test_an_assignment_that_is_written_is_read_back(names, value):
 
 @given(STRAGGLERS)
 def test_stragglers_are_read_or_refused(text):
-    read_or_refused(parse_stragglers, text, ValueError)
+    found = read_or_refused(parse_stragglers, text, ValueError)
+    assert found is None or bool(found) == (text != "none")
+    for slow in found.slow if found else ():
+        assert 1 <= slow.factor <= MOST_TIMES and 0 <= slow.extra_s <= MOST_EXTRA_S and str(slow.worker) in text
 
 
 @given(
@@ -105,7 +111,10 @@ def test_stragglers_that_are_written_are_read_back(slow):
 
 @given(JSON_TREES.map(json.dumps) | st.text())
 def test_tf_config_is_read_or_refused(text):
-    read_or_refused(from_tf_config, text, UserError)
+    found = read_or_refused(from_tf_config, text, UserError)
+    if found is not None:
+        topology, task = found
+        assert from_tf_config(topology.tf_config(task)) == found
 
 
 @given(ADDRESSES, st.integers(0, 7), st.data())

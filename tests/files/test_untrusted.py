@@ -75,7 +75,7 @@ def test_a_way_through_somebody_elses_link_is_refused_also_behind_a_link_of_ones
 def test_links_that_lead_in_a_circle_end(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    untrusted.refuse_foreign_symlinks(tmp_path / "a" / "run", "run directory")
+    assert check(tmp_path / "a" / "run") == []
 
 
 def test_nothing_is_made_behind_somebody_elses_link(common):  # noqa: F811
