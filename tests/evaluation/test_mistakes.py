@@ -19,6 +19,7 @@ from ps_cluster.server import sample_positions
 from ps_cluster.server.update_rules import muon
 from ps_cluster.server.update_rules.muon import orthogonal
 from ps_cluster.server.update_rules.nesterov import Nesterov
+from ps_cluster.training.step import TrainStep
 from tests.helpers.exhaustive import EXHAUSTIVE, mostly
 from tests.helpers.local_training import TABLES, train
 from tests.helpers.mistakes import MISTAKES
@@ -32,6 +33,11 @@ TRIED = {
     "async, 2 ps": {"mode.name": "async", "cluster.parameter_servers": 2},
     "async, int8": INT8,
     "async, int8, 2 ps": INT8 | {"cluster.parameter_servers": 2},
+    # The first 8 updates end before others are handed out. So the second sample is of update 8, which applies 3 gradients.
+    "gather and lookahead": {
+        "mode.name": "async", "staleness.method": "gather", "staleness.gather": 3, "lookahead.every_updates": 3,
+        "checkpoints.every_epochs": 2.0, "checkpoints.exact": True,
+    },
     "bounded": {"mode.name": "bounded"},
     "bounded, tables": TABLES | {"mode.name": "bounded", "optimizer.rule": "adagrad"},
     "async, tables, 2 ps": TABLES | {"mode.name": "async", "cluster.parameter_servers": 2, "optimizer.rule": "adam"},
@@ -43,7 +49,7 @@ TRIED = {
     "diloco, 2 ps": {"mode.name": "diloco", "cluster.parameter_servers": 2},
     "sync-diloco": {"mode.name": "sync-diloco"},
     "layers": {"mode.name": "layers"},
-}
+}  # fmt: skip
 NEVER_FOUND = {"one exponent bit of a weight flips"}
 WITH_TABLES = {"async, tables, 2 ps", "bounded, tables"}
 # Mistakes in code that a mode does not run.
@@ -64,12 +70,14 @@ NOT_IN = {
         "an update is applied twice",
     },
     "sync": {"an update has no row"},
+    # No checkpoint could be written after it, so the training stands still, which the launcher ends.
+    "gather and lookahead": {"an update has no row"},
     # Every second round would be missing, so the training stands still, which the launcher ends.
     "sync-ps": {"an update is applied twice"},
     "sync-diloco": {"an update is applied twice"},
 }
 # Of the modes whose updates the proof computes again by code of its own, those that are tried at every change.
-USUAL_MODES = ("async, tables, 2 ps", "sync-ps", "elastic", "diloco", "layers")
+USUAL_MODES = ("gather and lookahead", "async, tables, 2 ps", "sync-ps", "elastic", "diloco", "layers")
 # Mistakes that are tried at every change → what the proof says about the quantity that is wrong. It may find more.
 USUAL_MISTAKES = {
     "three times the learning rate is applied": "the change of the weights is not what the equation of the update says",
@@ -119,6 +127,25 @@ def test_a_mistake_is_found_or_stands_among_those_that_are_not(mode, mistake, tm
     assert bool(problems) == (mistake not in NEVER_FOUND), problems
     if is_often_tried(mode, mistake):
         assert any(USUAL_MISTAKES[mistake] in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("of_gradient", "of_fresh", "told"),
+    [
+        (1.05, 1.0, "its gradient differs from the one that was computed again"),
+        (1.001, 1.05, "the statistics that it pushed differ from those that were computed again"),
+    ],
+)
+def test_an_error_of_five_per_cent_is_found_and_a_tenth_of_a_per_cent_of_a_gradient_is_not(
+    of_gradient, of_fresh, told, tmp_path, monkeypatch
+):
+    def scaled(self, *arguments, right=TrainStep.__call__, **named):
+        result = right(self, *arguments, **named)
+        return result._replace(gradient=of_gradient * result.gradient, fresh=of_fresh * result.fresh)
+
+    monkeypatch.setattr(TrainStep, "__call__", scaled)
+    problems = train(tmp_path / "run", **TRIED["single"]).problems
+    assert problems and all(told in problem for problem in problems)
 
 
 @pytest.mark.parametrize("parameter_servers", mostly([1, 2], 2))
