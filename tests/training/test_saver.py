@@ -55,10 +55,13 @@ class Clock:
         return self.now
 
 
+BY_TIME = {"every_seconds": 10.0, "snapshot_every_seconds": 2.0, "keep": 2}
+
+
 @pytest.fixture
 def saving(tmp_path):
     """saving(seconds) lets so many seconds pass, one look a second."""
-    return make_saving(tmp_path, {"every_seconds": 10.0, "snapshot_every_seconds": 2.0, "keep": 2})
+    return make_saving(tmp_path, BY_TIME)
 
 
 def make_saving(tmp_path, settings, books=FakeBooks, **more):
@@ -72,9 +75,10 @@ def make_saving(tmp_path, settings, books=FakeBooks, **more):
 
     let_pass.run_dir, let_pass.said, let_pass.problem = RunDir.create(tmp_path / "run"), said, ""
     let_pass.books = books(clock)
-    let_pass.progress = RunProgress(config, 100)
+    let_pass.config, let_pass.progress = config, RunProgress(config, 100)
+    let_pass.trained = Trained(let_pass.progress, applied=1)
     let_pass.saver = Saver(
-        config, let_pass.run_dir, "synthetic", let_pass.books, Trained(let_pass.progress, applied=1),
+        config, let_pass.run_dir, "synthetic", let_pass.books, let_pass.trained,
         notify=lambda line: said.append(str(line)), clock=clock,
     )  # fmt: skip
     return let_pass
@@ -97,8 +101,8 @@ class BooksOfTables(FakeBooks):
         return super().snapshot(extent) | {"weights": Pieces.of(np.ones(3, np.float32))}
 
 
-def test_a_full_snapshot_follows_once_those_of_changed_rows_would_be_as_large_and_where_one_was_not_written(saving):
-    saving.books = saving.saver._ledger_reader = BooksOfTables(saving.books.clock)
+def test_a_full_snapshot_follows_once_those_of_changed_rows_would_be_as_large_and_where_one_was_not_written(tmp_path):
+    saving = make_saving(tmp_path, BY_TIME, BooksOfTables)
     saving.books.changed_share = 0.4
     saving(10)
     extents = [Extent.FULL, Extent.CHANGED, Extent.CHANGED, Extent.FULL, Extent.WHOLE]
@@ -114,7 +118,7 @@ def test_a_full_snapshot_follows_once_those_of_changed_rows_would_be_as_large_an
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_are_not(saving, bad, in_pieces):
+def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_are_not(tmp_path, bad, in_pieces):
     class Books(FakeBooks):
         weight = 3e38  # the sum of three is infinite
 
@@ -123,10 +127,10 @@ def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_ar
             pieces = Pieces(weights.shape, weights.dtype, lambda: iter([weights[:1], weights[1:]]))
             return super().snapshot(extent) | {"weights": pieces if in_pieces else weights}
 
-    books = saving.saver._ledger_reader = Books(saving.books.clock)
+    saving = make_saving(tmp_path, BY_TIME, Books)
     saving(3)
     assert not saving.saver.diverged
-    books.weight = bad
+    saving.books.weight = bad
     saving(3)
     assert saving.saver.diverged
 
@@ -146,9 +150,9 @@ def test_every_saved_state_contains_the_problem_that_was_known_when_it_was_saved
     saving = make_saving(
         tmp_path, {"every_seconds": 10.0, "snapshot_every_seconds": 5.0}, **{"evaluation.after_training": True}
     )
-    saving.saver._progress.applied = 0
+    saving.trained.applied = 0
     saving.saver.save_first("first")
-    saving.saver._progress.applied = 1
+    saving.trained.applied = 1
     saving.problem = "due"
     saving(10)
     assert problems_in(saving.run_dir.snapshots) == ["due"]
@@ -183,10 +187,9 @@ class Trained:
 def test_checkpoints_are_written_after_so_many_images_where_that_is_asked_for_whatever_the_time(tmp_path):
     settings = {"every_seconds": 1.0, "every_epochs": 0.125, "snapshot_every_seconds": 1e6, "keep": 9}
     saving = make_saving(tmp_path, settings)
-    progress = saving.saver._progress = Trained(saving.saver._progress, epochs=0.0)
     written = []
     for epochs in (0.0, 0.12, 0.13, 0.24, 0.25, 0.26, 0.6, 0.61):
-        progress.epochs = epochs
+        saving.trained.epochs = epochs
         saving(100)
         written.append(len(checkpoints.steps(saving.run_dir.checkpoints)))
     assert written == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -195,7 +198,7 @@ def test_checkpoints_are_written_after_so_many_images_where_that_is_asked_for_wh
 def test_a_checkpoint_of_whole_epochs_that_the_disk_refused_is_written_when_there_is_room_again(tmp_path, monkeypatch):
     settings = {"every_seconds": 1.0, "every_epochs": 0.125, "snapshot_every_seconds": 1e6, "keep": 9}
     saving = make_saving(tmp_path, settings)
-    saving.saver._progress = Trained(saving.saver._progress, epochs=0.13)
+    saving.trained.epochs = 0.13
     save = checkpoints.save
 
     def refuse(*_):
@@ -222,10 +225,10 @@ EVERY_EPOCH = {"every_seconds": 1.0, "every_epochs": 1.0, "snapshot_every_second
 def of_whole_epochs(tmp_path, settings=EVERY_EPOCH, **more):
     """Return (epochs, seconds=1) → the steps of the checkpoints when so many epochs are trained."""
     saving = make_saving(tmp_path, settings, **more)
-    progress = saving.saver._progress = Trained(saving.saver._progress, epochs=0.0, applied=1)
+    saving.trained.epochs = 0.0
 
     def trained(epochs, seconds=1):
-        progress.epochs = float(epochs)
+        saving.trained.epochs = float(epochs)
         saving(seconds)
         return checkpoints.steps(saving.run_dir.checkpoints)
 
@@ -295,10 +298,10 @@ def test_a_checkpoint_of_whole_epochs_does_not_wait_for_the_pause_after_a_snapsh
 def test_where_all_checkpoints_are_scored_after_the_training_the_first_is_that_of_the_initial_weights(tmp_path):
     for is_after, expected in ((True, 1), (False, 0)):
         trained = of_whole_epochs(tmp_path / str(is_after), **{"evaluation.after_training": is_after})
-        trained.saving.saver._progress.applied = 0
+        trained.saving.trained.applied = 0
         trained.saving.saver.save_first("")
         assert len(checkpoints.steps(trained.saving.run_dir.checkpoints)) == expected
-        trained.saving.saver._progress.applied = 1  # a run that is resumed
+        trained.saving.trained.applied = 1  # a run that is resumed
         trained.saving.saver.save_first("")
         assert len(checkpoints.steps(trained.saving.run_dir.checkpoints)) == expected
 
@@ -423,11 +426,11 @@ def saving_of_two(tmp_path):
 
 def test_the_first_aligned_snapshot_is_there_once_a_snapshot_is_due(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
-    saving.saver._progress.applied = 0
+    saving.trained.applied = 0
     saving.progress.note_scheduled(np.array([0]))
     saving(5)
     assert not saving.is_paused(), "before the first update there is nothing to save"
-    saving.saver._progress.applied = 1
+    saving.trained.applied = 1
     saving(2)
     assert saving.is_paused(), "a step is under way"
     saving.progress.scheduled_updates = StepSet()
@@ -439,7 +442,7 @@ def test_the_first_aligned_snapshot_is_there_once_a_snapshot_is_due(saving_of_tw
 def test_a_training_that_continues_from_an_aligned_snapshot_does_not_pause_for_another_one_at_once(saving_of_two):
     saving_of_two.books.aligned = True
     saving_of_two(3)
-    config, run_dir, clock = saving_of_two.saver._config, saving_of_two.run_dir, Clock()
+    config, run_dir, clock = saving_of_two.config, saving_of_two.run_dir, Clock()
     progress = Trained(RunProgress(config, 100), applied=1)
     saver = Saver(config, run_dir, "synthetic", FakeBooks(clock), progress, clock=clock)
     for clock.now in range(1, 60):
@@ -546,13 +549,13 @@ def test_whole_epochs_are_over_though_their_quotient_is_rounded(tmp_path):
 
 def test_the_next_look_is_when_the_next_whole_epochs_are_over(tmp_path):
     trained = of_whole_epochs(tmp_path, EVERY_EPOCH | {"every_epochs": 0.5})
-    saver = trained.saving.saver
-    saver._progress.epochs_per_second = lambda: 0.25
-    saver._progress.epochs = 0.3
+    saver, progress = trained.saving.saver, trained.saving.trained
+    progress.epochs_per_second = lambda: 0.25
+    progress.epochs = 0.3
     assert saver.seconds_to_checkpoint == pytest.approx(0.8)
     trained(0.5)
     assert saver.seconds_to_checkpoint == pytest.approx(2.0)
-    saver._progress.epochs_per_second = lambda: 0.0
+    progress.epochs_per_second = lambda: 0.0
     assert saver.seconds_to_checkpoint == math.inf
     assert make_saving(tmp_path / "by_time", {}).saver.seconds_to_checkpoint == math.inf
 
