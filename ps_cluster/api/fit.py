@@ -210,12 +210,12 @@ def _settings_of(
         found["cluster.evaluator"] = False
     if class_weight is not None:
         found["training.class_weights"] = {str(label): float(weight) for label, weight in class_weight.items()}
-    if _predicts_numbers(model, data.train):
+    if predicts_numbers(model, data.train):
         found["data.objective"] = "regression"
     return found
 
 
-def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
+def predicts_numbers(model: keras.Model, train: Examples) -> bool:
     """Return whether numeric targets are values to predict (a regression) instead of classes. The loss decides this.
 
     If the loss is the user's own function, the targets are values if they have the shape of the model's output.

@@ -60,7 +60,7 @@ def continue_texts(
     if empty := [name for name, text in prompts if not text]:
         raise UserError(f"{empty[0]} is empty: give at least one character of text, which the network then continues")
     predictor = Predictor(run)
-    rows = ((name, b"".join(_bytes_after(predictor, text, window, sampling))) for name, text in prompts)
+    rows = ((name, b"".join(bytes_after(predictor, text, window, sampling))) for name, text in prompts)
     with opened_output(output) as stream:
         writer(stream, rows, TextFormatter())
     return len(prompts)
@@ -73,7 +73,7 @@ def _end_of(path: Path, count: int) -> bytes:
         return file.read(count)
 
 
-def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
+def bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
     """Yield the bytes that continue a text, one at a time.
 
     If the text is shorter than the network's window, zeros are added at its end. The zeros do not affect the scores at

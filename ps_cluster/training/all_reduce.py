@@ -98,7 +98,7 @@ def train(job: TrainingJob) -> None:
         abort_collectives(f"no round has ended for {longest_s:.0f} s")
 
     with RoundWatch(longest_round_s(), give_up) as watch:
-        request = _train(config, session, run_updates, job.drain, lambda: watch.moved(longest_round_s()))
+        request = train_until_end(config, session, run_updates, job.drain, lambda: watch.moved(longest_round_s()))
     if session.leads:
         session.end(stopped=request != CONTINUE, is_continued=leading.alone and request == CONTINUE_LATER)
     elif not leading.alone:
@@ -112,7 +112,7 @@ def train(job: TrainingJob) -> None:
             raise LostTask("worker-0 was stopped; start this task again to continue from its checkpoint")
 
 
-def _train(
+def train_until_end(
     config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
 ) -> float:
     """Train until all updates are done, or until worker 0 asks all workers to stop.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ps_cluster
-from ps_cluster.api.fit import _predicts_numbers
+from ps_cluster.api.fit import predicts_numbers
 from ps_cluster.api.fit_data import Examples
 from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
@@ -86,7 +86,7 @@ def test_the_loss_says_whether_targets_are_numbers_and_a_loss_of_the_users_is_ju
     judged = keras.Sequential([keras.Input((2,)), keras.layers.Dense(outputs)])
     judged.compile(loss=loss)
     examples = Examples(np.zeros((len(targets), 2)), np.array(targets))
-    assert _predicts_numbers(judged, examples) == are_numbers
+    assert predicts_numbers(judged, examples) == are_numbers
 
 
 def test_the_arguments_of_fit_are_those_of_model_fit_in_the_same_order():

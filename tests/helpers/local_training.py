@@ -21,7 +21,7 @@ from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training import placement, split_trainer
-from ps_cluster.training.all_reduce import _train, all_reduce_function
+from ps_cluster.training.all_reduce import all_reduce_function, train_until_end
 from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.devices import CPU
@@ -126,7 +126,7 @@ def _train_in_workspace(config, run_dir, dataset, accelerator):
             strategy = tf.distribute.OneDeviceStrategy(LOCAL_DEVICE)
             run_updates = all_reduce_function(strategy, session.store, session.compute, config)
             session.start()
-            _train(config, session, run_updates, Drain(), lambda: None)
+            train_until_end(config, session, run_updates, Drain(), lambda: None)
         else:
             Chief(config, session, LocalDispatcher()).run(Drain())
     session.end(stopped=False)

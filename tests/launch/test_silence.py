@@ -114,6 +114,16 @@ def test_the_one_that_has_no_updates_while_others_have_is_found_after_ten_second
     assert training.train(60) == [], "it is told once"
 
 
+@pytest.mark.parametrize(
+    ("method", "is_found"), [("none", True), ("gather", True), ("drop", False), ("same_version", False)]
+)
+def test_a_worker_without_updates_is_not_silent_where_a_method_may_have_dropped_all_its_gradients(method, is_found):
+    training = Training(**{"staleness.method": method})
+    training.train(20)
+    training.rates[1] = 0
+    assert [worker for worker, _ in training.train(15)] == [1] * is_found
+
+
 def test_the_deadline_follows_from_what_the_workers_steps_take():
     training = Training()
     training.rates[1] = 0.5  # two seconds a step: it has 20 of them

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.continuing import _bytes_after
+from ps_cluster.evaluation.continuing import bytes_after
 from ps_cluster.evaluation.text_sampling import Sampling
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled_heads import head_of
@@ -109,13 +109,13 @@ class Counting:
 
 @pytest.mark.parametrize("prompt", [b"a", b"xyzabcdefghijklma"])
 def test_a_text_goes_on_from_its_end_whether_it_fills_a_window_or_not(prompt):
-    found = b"".join(_bytes_after(Counting(), prompt, WINDOW, Sampling(9, 0, 0)))
+    found = b"".join(bytes_after(Counting(), prompt, WINDOW, Sampling(9, 0, 0)))
     assert found == b"bcdefghij"
 
 
 def test_draws_follow_the_temperature_and_the_seed_and_end_where_a_file_would():
     def after(temperature, seed, prompt=b"\1", length=200):
-        return list(b"".join(_bytes_after(Counting(), prompt, WINDOW, Sampling(length, temperature, seed))))
+        return list(b"".join(bytes_after(Counting(), prompt, WINDOW, Sampling(length, temperature, seed))))
 
     assert after(1, 0) == after(1, 0) != after(1, 1)
     steps = np.diff(after(1.0, 0, length=100))

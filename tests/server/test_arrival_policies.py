@@ -9,8 +9,6 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
-from ps_cluster.launch.silence import SilenceDetector
-from ps_cluster.launch.stages import RunLimits
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.server.store import StepPush
@@ -266,10 +264,5 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
     assert [numbers["dropped"] for numbers in counts] == [1, 1]
 
 
-def test_a_worker_whose_gradients_are_all_dropped_is_not_taken_for_silent():
-    def tells(method):
-        config = build_config(overrides={"staleness.method": method})
-        return SilenceDetector(config, RunLimits(), 0.0)._can_tell
-
-    assert [tells(method) for method in ("none", "gather", "drop", "same_version")] == [True, True, False, False]
+def test_a_store_says_whether_its_method_drops_gradients():
     assert store_of("drop").drops and not store_of("gather").drops

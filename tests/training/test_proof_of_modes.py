@@ -19,7 +19,7 @@ from ps_cluster.runs.step_set import StepSet
 from ps_cluster.server.shard import Push
 from ps_cluster.server.store import StepPush
 from ps_cluster.system.stop_signals import Drain
-from ps_cluster.training.all_reduce import CONTINUE, _train, different_replica
+from ps_cluster.training.all_reduce import CONTINUE, different_replica, train_until_end
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import expected_rates
 from ps_cluster.training.modes.sync import ReplicaShard
@@ -279,7 +279,7 @@ class Replicas:
                 replica.write_rows(tf.constant(both.view(np.float64).reshape(1, WORKERS, -1)[:, :, 1:]))
             return tf.constant([float(stop), *digests], tf.float64)
 
-        stopped = _train(config, session, run_updates, drain, lambda: None) != CONTINUE
+        stopped = train_until_end(config, session, run_updates, drain, lambda: None) != CONTINUE
         session.end(stopped=stopped, is_continued=stopped)
         return json.loads(self._run_dir.training_result.read_text())["proof"]
 

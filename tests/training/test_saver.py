@@ -79,8 +79,9 @@ def make_saving(tmp_path, settings, books=FakeBooks, **more):
     let_pass.trained = Trained(let_pass.progress, applied=1)
     let_pass.saver = Saver(
         config, let_pass.run_dir, "synthetic", let_pass.books, let_pass.trained,
-        notify=lambda line: said.append(str(line)), clock=clock,
+        saving=lambda: let_pass.while_saving(), notify=lambda line: said.append(str(line)), clock=clock,
     )  # fmt: skip
+    let_pass.while_saving = lambda: None
     return let_pass
 
 
@@ -514,7 +515,7 @@ def test_a_disk_that_refuses_at_rest_does_not_keep_training_waiting(saving_of_tw
 def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monkeypatch):
     monkeypatch.setattr(module, "SAVE_TOLD_EVERY_S", 0.01)
     told = threading.Semaphore(0)
-    saving.saver._saving = told.release
+    saving.while_saving = told.release
 
     def slow(*arguments):
         assert all(told.acquire(timeout=10) for _ in range(3))
