@@ -49,8 +49,8 @@ def check_can_guard(setting: str) -> None:
     """Raise UserError if `setting` is an isolation that is impossible for a cluster on several machines."""
     if setting == REQUIRE:
         raise UserError(
-            "cluster.isolation: got 'require', but a task can't create a private network of several machines; "
-            f"give the value interface=NAME, or see {_PAGE}"
+            "cluster.isolation: got 'require': a task can't create a private network of several machines; give the value "
+            f"interface=NAME instead, or see {_PAGE}"
         )
 
 
