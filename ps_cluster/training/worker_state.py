@@ -180,7 +180,9 @@ class WorkerState:
         def restore_if_written() -> tf.Tensor:  # after a refusal the files may not be readable either
             return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), restore)
 
-        settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
+        # If all shards already had the step, it was not computed, and this process may not have any state yet.
+        with tf.control_dependencies([self.load(step, [])]):
+            settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
         return settled
 
     def save(self, needed: Needed) -> tf.Operation:

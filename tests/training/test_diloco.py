@@ -132,6 +132,17 @@ def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(rule,
     assert np.stack(seen) == pytest.approx(np.stack(expected), rel=1e-4, abs=1e-5)
 
 
+def test_a_process_without_state_settles_a_step_that_all_shards_already_had():
+    start = replace(beginning(ONES), leader_prefix=new_leader_prefix(7, 7))
+    local = LocalTraining(quadratic, config_of_rule("adam"), start, NOTHING)
+    settle = tf.function(lambda: local.settle(identity(4), tf.constant([REFUSED])), autograph=False)
+    settle()
+    moved = tf.function(
+        lambda: local(identity(0), tf.constant(START, tf.float32), tf.zeros([0])).gradient, autograph=False
+    )
+    assert moved().numpy() == pytest.approx(by_hand("adam", [0], START)[0], rel=1e-4, abs=1e-5)
+
+
 def leader(term, since=1):
     """Return a function of (period, weights): a period of a leader in this process, which other leaders use too."""
     config = config_of(**WITH_MOMENTUM)
