@@ -110,7 +110,7 @@ def test_half_of_the_columns_are_of_the_first_tower_by_default():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"first_columns": 3}, "there are 3: lower model.first_columns"),
+        ({"first_columns": 3}, "give at most 2"),
         ({"inputs": {"user": ArrayField("int32", (1,), codes=(9,))}}, "there is only one"),
         ({"classes": ("a", "b", "c")}, "a dot product is one number"),
     ],
