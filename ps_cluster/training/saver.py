@@ -54,6 +54,7 @@ EPOCH_PAUSE_FACTOR = 1
 MOST_WAITING_BYTES = 2_000_000_000
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
+LONGEST_SAVE_S = SAVE_TOLD_AT_MOST * SAVE_TOLD_EVERY_S
 AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried again after the disk has refused it
 
 
@@ -147,6 +148,16 @@ class Saver:
         """
         return self._aligned_states is not None and self._aligned_states.is_paused
 
+    def may_be_due_at(self, applied: int) -> bool:
+        """Return whether a save may be due once this number of updates is applied.
+
+        The time of these updates is estimated from the pace of the workers.
+        """
+        progress = self._progress
+        at_s = self._clock() + (applied - progress.applied) * (progress.pace.step_s or 0.0)
+        is_epoch = applied >= progress.next_checkpoint_at
+        return is_epoch or self._checkpoint_is_due(at_s) or self._snapshot_is_due(at_s)
+
     def save_when_due(self, problem: str) -> None:
         """Save a checkpoint or a snapshot if one is due. If the disk refuses it, this is reported, and training continues."""
         aligned_states, progress = self._aligned_states, self._progress
@@ -155,9 +166,9 @@ class Saver:
         ):
             self._try_to_save(self._run_dir.snapshots, problem)
             aligned_states.give_up()  # if the disk refused the snapshot
-        if self._checkpoint_is_due():
+        if self._checkpoint_is_due(self._clock()):
             self._try_to_save(self._run_dir.checkpoints, problem)
-        elif self._snapshot_is_due():
+        elif progress.applied > 0 and self._snapshot_is_due(self._clock()):
             self._try_to_save(self._run_dir.snapshots, problem)
 
     def _try_to_save(self, directory: Path, problem: str) -> None:
@@ -173,30 +184,29 @@ class Saver:
         if self._config.checkpoints.exact and self._config.checkpoints.every_epochs is not None:
             self._progress.held_at = self._progress.next_checkpoint_at
 
-    def _checkpoint_is_due(self) -> bool:
+    def _checkpoint_is_due(self, now_s: float) -> bool:
         settings = self._config.checkpoints
         if settings.every_epochs is not None:
             if self._progress.held_at is not None:  # training waits for the checkpoint
                 return self._progress.held_at <= self._progress.applied < self._progress.total
-            refused = self._clock() - self._refused_at < AGAIN_AFTER_S
-            return self._whole_epochs() > self._epochs and not refused and self._has_paused(EPOCH_PAUSE_FACTOR)
+            refused = now_s - self._refused_at < AGAIN_AFTER_S
+            return self._whole_epochs() > self._epochs and not refused and self._has_paused(EPOCH_PAUSE_FACTOR, now_s)
         return (
-            self._has_paused(PAUSE_FACTOR)
-            and self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
+            self._has_paused(PAUSE_FACTOR, now_s)
+            and now_s - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
         )
 
-    def _snapshot_is_due(self) -> bool:
-        """Return whether a snapshot is due. None is due before the first update."""
+    def _snapshot_is_due(self, now_s: float) -> bool:
+        """Return whether it is time for a snapshot. None is saved before the first update."""
         every_s = self._config.checkpoints.snapshot_every_seconds
-        is_time = self._clock() - self._saved[self._run_dir.snapshots] >= every_s
-        return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
+        return now_s - self._saved[self._run_dir.snapshots] >= every_s and self._has_paused(PAUSE_FACTOR, now_s)
 
-    def _has_paused(self, factor: float) -> bool:
+    def _has_paused(self, factor: float, now_s: float) -> bool:
         """Return whether enough time has passed since the end of the last save.
 
         Enough is `factor` times the duration of the last save, but at most LONGEST_PAUSE_S.
         """
-        return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
+        return now_s - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
     def _whole_epochs(self) -> int:
         """Return how many times `checkpoints.every_epochs` epochs have been trained; 0 without this setting."""

@@ -212,11 +212,15 @@ class Session:
             return "nan_loss"
         return "diverged" if self.saver.diverged else None
 
-    def keep_up(self, phase: Phase) -> None:
-        """Read the ledger, and write what is due: a progress row with this `phase`, a checkpoint or a snapshot."""
+    def keep_up(self, phase: Phase, *, may_save: bool = True) -> None:
+        """Read the ledger, and write what is due: a progress row with this `phase`, a checkpoint or a snapshot.
+
+        `may_save`: whether this call may save a checkpoint or a snapshot. If not, it stays due.
+        """
         self._ledger_reader.poll()
         if self.leads:
-            self.saver.save_when_due(self.problem)
+            if may_save:
+                self.saver.save_when_due(self.problem)
             self._reporter.save_seconds = self.saver.last_seconds
             self._reporter.row_when_due(phase)
 

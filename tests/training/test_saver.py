@@ -3,6 +3,7 @@ import math
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,6 +94,30 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
     assert checkpoints.steps(saving.run_dir.checkpoints) == []
     saving(3)
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
+
+
+def test_before_the_first_update_there_is_no_snapshot(saving):
+    saving.trained.applied = 0
+    saving(9)
+    assert not checkpoints.newest_first(saving.run_dir.states)
+
+
+def test_a_save_may_be_due_after_a_round_during_which_its_time_comes(saving):
+    saver, trained = saving.saver, saving.trained
+    trained.applied, trained.next_checkpoint_at, trained.pace = 0, 1_000, SimpleNamespace(step_s=0.1)
+    assert not saver.may_be_due_at(19) and saver.may_be_due_at(21), "a snapshot after two seconds, before any update"
+    trained.applied = 1
+    saver.save_when_due("")
+    assert not checkpoints.newest_first(saving.run_dir.states), "looking saves nothing, and nothing is due yet"
+    saving(2)
+    assert not saver.may_be_due_at(15) and saver.may_be_due_at(22)
+
+
+def test_a_save_may_be_due_after_a_round_that_ends_whole_epochs_whatever_the_time(exact):
+    exact(3)
+    assert not exact.saver.may_be_due_at(9) and exact.saver.may_be_due_at(10)
+    exact(10)
+    assert not exact.saver.may_be_due_at(19) and exact.saver.may_be_due_at(20)
 
 
 class BooksOfTables(FakeBooks):
