@@ -1,26 +1,16 @@
 """Train synchronously by all-reduce with MultiWorkerMirroredStrategy, the usual alternative to parameter servers.
 
 Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers'
-gradients. It makes several updates in one graph. For each update, it
-
-1. pulls the weights from its local shard, and computes the gradient,
-2. gets the mean of all workers' gradients by all-reduce,
-3. applies the mean to its local shard, and keeps the update's row for the ledger, the table of applied gradients.
-
-After these updates, one more all-reduce exchanges all their rows, every worker's request (continue or stop), and
-digests of the weights.
-
-A step usually needs one all-reduce, of the flat gradient together with the moving statistics. If gradients are not sent
-in float32 and the network has moving statistics, a second all-reduce sends these statistics in float32. Worker 0 also
-writes the checkpoints, the progress rows, the ledger and the result. TF_CONFIG names the workers.
+gradients. It trains in rounds of several updates (training/all_reduce_graph.py). Worker 0 also writes the checkpoints,
+the progress rows, the ledger and the result. TF_CONFIG names the workers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,32 +26,25 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import NOT_SCHEDULED, ServerColumns
 from ps_cluster.runs.run_dir import AGREEMENT
-from ps_cluster.server.ordering import after, now_after
-from ps_cluster.server.shard import columns_by_name
-from ps_cluster.server.store import ParameterStore, Pulled, StepPush
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
-from ps_cluster.training.devices import device_name, graph_of_dispatch
+from ps_cluster.training.all_reduce_graph import AllReduceUpdates, Request, RoundEnd
+from ps_cluster.training.devices import device_name
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.modes.sync import ReplicaShard
+from ps_cluster.training.round_watch import RoundWatch
+from ps_cluster.training.saver import LONGEST_SAVE_S
 from ps_cluster.training.session import Session, SessionStart
-from ps_cluster.training.step import Compute, WorkerIdentity
-from ps_cluster.training.worker import TimedComputation
+from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days
-_SUM = tf.distribute.ReduceOp.SUM
-# The requests of worker 0. The other workers always request CONTINUE, which is 0, so the sum is the request of worker
-# 0.
-CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than the time after which a task counts as standing still
-_WORD_BYTES = 8
-_CHECKS_WITHIN_LIMIT = 10  # how many times a `RoundWatch` checks the time within its limit
+_CHECKS_WITHIN_LIMIT = 10  # how many times a `RoundWatch` checks the time within the shortest limit
 
-RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+RunUpdates: TypeAlias = Callable[[int, Request], RoundEnd]
+"""A function that runs a round, as `AllReduceUpdates` does."""
 
 
 def train(job: TrainingJob) -> None:
@@ -79,28 +62,27 @@ def train(job: TrainingJob) -> None:
     config, cluster, index, leading = job.config, job.cluster, job.index, job.leading
     start = SessionStart(job, leads=index == 0)
     start.begin(resume=job.resume and start.leads)
-    lost_after_s = leading.lost_after_s if leading.alone else None
+    lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher detects lost workers
     strategy = _connect(config, cluster, index, lost_after_s=lost_after_s)
     group = WorkerGroup(strategy, index, config.cluster.workers)
     _agree(group, cluster["worker"], index)
     _share_checkpoint(group, start)
     device = device_name(Task(WORKER, index))
     session = start.build([device], device)
-    run_updates = all_reduce_function(strategy, session.store, session.compute, config)
+    run_updates = AllReduceUpdates(strategy, session.store, session.compute, config)
     session.start()
 
     def longest_round_s() -> float:
         """Return the seconds without a finished round after which another worker counts as lost."""
-        limit_s = threading.TIMEOUT_MAX if lost_after_s is None else lost_after_s
-        return max(limit_s, session.progress.pace.longest_wait_s)
+        return max(lost_after_s, session.progress.pace.longest_wait_s)
 
     def give_up(longest_s: float) -> None:
         abort_collectives(f"no round has ended for {longest_s:.0f} s")
 
-    with RoundWatch(longest_round_s(), give_up) as watch:
-        request = train_until_end(config, session, run_updates, job.drain, lambda: watch.moved(longest_round_s()))
+    with RoundWatch(longest_round_s, give_up, check_every_s=lost_after_s / _CHECKS_WITHIN_LIMIT) as watch:
+        request = train_until_end(config, session, run_updates, job.drain, watch)
     if session.leads:
-        session.end(stopped=request != CONTINUE, is_continued=leading.alone and request == CONTINUE_LATER)
+        session.end(stopped=request.ends_training, is_continued=leading.alone and request is Request.CONTINUE_LATER)
     elif not leading.alone:
         threading.Event().wait()  # the launcher stops this worker once worker 0 has ended
     if leading.alone:
@@ -108,32 +90,43 @@ def train(job: TrainingJob) -> None:
         with contextlib.suppress(*((tf.errors.OpError,) if session.leads else ())):
             group.wait()
         _leave(cluster["worker"], index)
-        if index > 0 and request == CONTINUE_LATER and not session.progress.completed:
+        if index > 0 and request is Request.CONTINUE_LATER and not session.progress.completed:
             raise LostTask("worker-0 was stopped; start this task again to continue from its checkpoint")
 
 
 def train_until_end(
-    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
-) -> float:
-    """Train until all updates are done, or until worker 0 asks all workers to stop.
+    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, watch: RoundWatch
+) -> Request:
+    """Train until all updates are done, or until worker 0 asks all workers to stop. Return worker 0's last request.
 
-    Returns worker 0's last request: CONTINUE, STOP or CONTINUE_LATER.
+    The other workers wait in the next round while worker 0 saves a state. So worker 0 saves only after rounds at whose
+    end it has announced this, and only these rounds give it the time for a save.
     """
-    progress, leader_request = session.progress, CONTINUE
-    session.keep_up("training")  # from this row on, the time limit for first updates replaces the limit for the start
-    while not progress.completed and leader_request == CONTINUE:
+    progress, request = session.progress, Request.CONTINUE
+    # From this row on, the time limit for first updates replaces the limit for the start.
+    session.keep_up("training", may_save=False)
+    while not progress.completed and not request.ends_training:
         until = min(progress.applied + config.updates_at_once, progress.next_checkpoint_at)
         progress.note_scheduled(np.arange(progress.applied, until))
-        request = CONTINUE if not drain.is_set() else STOP if drain.for_good else CONTINUE_LATER
-        if session.leads and session.broken:
-            request = STOP
-        leader_request, *digests = (
-            run_updates(tf.constant(until - progress.applied), tf.constant(request, tf.float64)).numpy().tolist()
-        )
-        moved()
+        request, digests = run_updates(until - progress.applied, _own_request(session, drain, until))
+        saves = request is Request.SAVE
+        watch.moved(saving_s=LONGEST_SAVE_S if saves else 0.0)
         session.note_problem(different_replica(digests, until))
-        session.keep_up("training")
-    return leader_request
+        session.keep_up("training", may_save=saves)
+        if session.leads and saves:
+            watch.moved()  # from now on, worker 0 notices a lost worker as fast as in other rounds
+    return request
+
+
+def _own_request(session: Session, drain: Drain, until: int) -> Request:
+    """Return what this worker requests at the end of the next round. `until`: the number of updates applied by then."""
+    if not session.leads:
+        return Request.CONTINUE
+    if session.broken:
+        return Request.STOP
+    if drain.is_set():
+        return Request.STOP if drain.for_good else Request.CONTINUE_LATER
+    return Request.SAVE if session.saver.may_be_due_at(until) else Request.CONTINUE
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
@@ -192,7 +185,7 @@ def _leave(workers: list[str], index: int) -> None:
 
 
 def _connect(
-    config: RunConfig, cluster: Mapping[str, list[str]], index: int, *, lost_after_s: float | None
+    config: RunConfig, cluster: Mapping[str, list[str]], index: int, *, lost_after_s: float
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Return the strategy, once every worker has connected.
 
@@ -200,12 +193,13 @@ def _connect(
     it would have a replica on each GPU that this worker sees.
 
     Args:
-      lost_after_s: the seconds of silence after which a worker counts as lost; None if a launcher detects lost workers.
+      lost_after_s: the seconds of silence after which a worker counts as lost; infinite if a launcher detects lost
+        workers.
     """
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
     # For TensorFlow's heartbeats, time during which the machine was suspended or the run was frozen is silence, too. So
     # under a launcher, which detects dead workers by other means, silence never makes a worker count as lost.
-    limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s), config.cluster.workers)
+    limit_silence(round(min(_NEVER_MS, 1000 * lost_after_s)), config.cluster.workers)
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -217,168 +211,3 @@ def _connect(
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
     return strategy
-
-
-def all_reduce_function(
-    strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
-) -> RunUpdates:
-    """Return the graph that runs several updates, and then exchanges requests and digests between all workers.
-
-    Its arguments are the number of updates, int32 [], and this worker's request to continue or to stop, float64 []
-    (CONTINUE, STOP or CONTINUE_LATER). It returns float64 [1 + workers]. The first element of the result is the request
-    of worker 0. It is computed as the sum of all requests, because the other workers always request CONTINUE, which
-    is 0. The other elements are digests of the weights after the updates, one for each worker.
-    """
-    computation = TimedComputation(compute, config, store)
-    workers = config.cluster.workers
-    replica = store.only_shard(ReplicaShard)
-
-    def all_reduce(vector: tf.Tensor) -> tf.Tensor:
-        return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
-
-    def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
-        """Return the mean of each vector over all workers, in float32. One all-reduce sends all these vectors.
-
-        `vectors`: vectors of the same dtype.
-        """
-        summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
-        means: list[tf.Tensor] = tf.split(summed / workers, [tf.size(vector) for vector in vectors])
-        return means
-
-    def mean_over_workers(push: StepPush) -> list[tf.Tensor]:
-        """Return the gradient [n] and what the step adds to the moving statistics [m], averaged over all workers."""
-        if push.fresh.shape[0] == 0 or push.gradient.dtype == tf.float32:
-            return mean(push.gradient, tf.cast(push.fresh, push.gradient.dtype))
-        # With bfloat16's 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation. Statistics are
-        # few, so they are sent in float32.
-        return [*mean(push.gradient), *mean(push.fresh)]
-
-    def update(who: tf.Tensor) -> tf.Tensor:
-        """Apply one update; return this worker's ledger row for it. `who`: int64 [2], see `WorkerIdentity.both`."""
-        identity = WorkerIdentity(who[0], who[1])
-        asked = tf.timestamp()
-        with tf.control_dependencies([asked]):
-            answer = replica.read_message(replica.pull(identity.worker))
-        pulled = Pulled(answer.weights, answer.statistics, answer.numbers[:1])  # the version of the only shard
-        step_id = pulled.versions[0] * workers + identity.worker
-        push, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
-        with tf.control_dependencies([push.columns]):
-            means = mean_over_workers(push)
-        entered = now_after(*means)
-        gradient, fresh = (after([entered], vector) for vector in means)
-        rate = columns_by_name(push.columns).learning_rate
-        version = replica.apply_mean(gradient, tf.cast(rate, tf.float32), fresh)
-        staleness = version - 1 - pulled.versions[0]
-        columns = ServerColumns(version, staleness, 1.0, entered, now_after(version))
-        return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), push.columns], 0)
-
-    def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
-        who = strategy.run(lambda: WorkerIdentity.read().both())
-
-        def body(position: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            row = strategy.run(update, args=(who,))
-            return position + 1, rows.write(position, row)
-
-        rows = tf.TensorArray(tf.float64, size=count, element_shape=[None])
-        _, rows = tf.while_loop(lambda position, _: position < count, body, [0, rows], parallel_iterations=1)
-        return strategy.run(share, args=(rows.stack(), request, who[0]))
-
-    def share(rows: tf.Tensor, request: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Write all workers' rows into every worker's ledger.
-
-        Return the sum of all workers' requests, and a digest of the weights for each worker.
-        """
-        mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
-        # Not a product with `mine`: there, a NaN in one worker's rows would spread to all rows, because NaN x 0 is NaN.
-        table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
-        request_and_digest = tf.concat([[request], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
-        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), request_and_digest], 0))
-        table = tf.reshape(summed[: -1 - workers], tf.shape(table))
-        with tf.control_dependencies([replica.write_rows(table)]):
-            return tf.identity(summed[-1 - workers :])
-
-    return graph_of_dispatch(config, tf.TensorSpec([], tf.int32), run_updates)
-
-
-class WorkerGroup:
-    """The group of all workers of a strategy. It exchanges bytes between the workers outside of steps.
-
-    `index` is the index of the worker that creates this object, and `workers` is the number of workers.
-    All workers must call the same methods in the same order.
-
-    Raises from every method:
-      tf.errors.OpError: another worker was lost.
-    """
-
-    def __init__(self, strategy: tf.distribute.Strategy, index: int, workers: int):
-        self._index = index
-        self._workers = workers
-
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
-        def summed(values: tf.Tensor) -> tf.Tensor:
-            def all_reduce() -> tf.Tensor:
-                local = tf.identity(values)  # the all-reduce needs a tensor on the worker's device
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
-
-            return strategy.run(all_reduce)
-
-        self._summed = summed
-
-    def broadcast(self, content: bytes, source: int = 0) -> bytes:
-        """Return, at every worker, the content that worker `source` passes. What other workers pass is ignored."""
-        sent = content if self._index == source else b""
-        length = int(self._sum([len(sent)])[0])
-        # The content is sent as int64, padded with zeros up to a whole word.
-        words = np.frombuffer(sent.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
-        return self._sum(words).tobytes()[:length]
-
-    def gather(self, content: bytes) -> list[bytes]:
-        """Return the contents that the workers passed to this method, in the order of the workers."""
-        return [self.broadcast(content, source) for source in range(self._workers)]
-
-    def wait(self) -> None:
-        """Wait until every worker calls this method."""
-        self._sum([0])
-
-    def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
-        """Return the sum of each value over all workers, int64 [k]. An empty list needs no all-reduce."""
-        return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)
-
-
-class RoundWatch:
-    """A watchdog for rounds of all-reduce, because TensorFlow's collectives wait for a lost worker for ever.
-
-    If `moved` was not called for `limit_s` seconds inside the `with` block, a separate thread calls `give_up` once.
-    """
-
-    def __init__(self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic):
-        """Create a watch.
-
-        Args:
-          limit_s: the longest time that the first round may take, in seconds. `moved` sets the limit of the next round.
-          give_up: is called with the limit that was exceeded, in seconds.
-        """
-        self._limit_s = limit_s
-        self._give_up = give_up
-        self._clock = clock
-        self._over = threading.Event()
-        self._moved_s = clock()
-        self._thread = threading.Thread(target=self._watch, name="rounds", daemon=True)
-
-    def moved(self, limit_s: float) -> None:
-        """Record that a round has ended. `limit_s`: the longest time that the next round may take, in seconds."""
-        self._moved_s, self._limit_s = self._clock(), limit_s
-
-    def __enter__(self) -> RoundWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()  # otherwise a watch that has just woken up could give up after the last round
-
-    def _watch(self) -> None:
-        while not self._over.wait(self._limit_s / _CHECKS_WITHIN_LIMIT):
-            if self._clock() - self._moved_s > self._limit_s:
-                self._give_up(self._limit_s)
-                return

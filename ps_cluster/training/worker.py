@@ -5,7 +5,7 @@
               compute        the batch of the step id, forward, backward (training/step.py), with the times for its row
               exchange ──►   all shards       push gradient, statistics, row; pull for the next step id of the dispatch
 
-Some modes have other graphs, in modes/sync_ps.py, modes/bounded.py, modes/fragments.py, all_reduce.py and
+Some modes have other graphs, in modes/sync_ps.py, modes/bounded.py, modes/fragments.py, all_reduce_graph.py and
 split_trainer.py. The chief's process builds the graphs of this module; a worker's process serves (launch/serving.py) and
 runs what the chief sends it. The launcher imports this module to check modes. So this module does not import TensorFlow
 before a graph is built.

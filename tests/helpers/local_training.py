@@ -1,5 +1,6 @@
 """Train in this process like a cluster, with the real session, ledger, sampler and proof, but without connections."""
 
+import math
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +22,13 @@ from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training import placement, split_trainer
-from ps_cluster.training.all_reduce import all_reduce_function, train_until_end
+from ps_cluster.training.all_reduce import train_until_end
+from ps_cluster.training.all_reduce_graph import AllReduceUpdates
 from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.devices import CPU
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.session import LOCAL_DEVICE, SessionStart
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -124,9 +127,10 @@ def _train_in_workspace(config, run_dir, dataset, accelerator):
         session = start.build([LOCAL_DEVICE] * config.shards, LOCAL_DEVICE)
         if mode.name == "sync":
             strategy = tf.distribute.OneDeviceStrategy(LOCAL_DEVICE)
-            run_updates = all_reduce_function(strategy, session.store, session.compute, config)
+            run_updates = AllReduceUpdates(strategy, session.store, session.compute, config)
             session.start()
-            train_until_end(config, session, run_updates, Drain(), lambda: None)
+            watch = RoundWatch(lambda: math.inf, lambda limit_s: None, check_every_s=math.inf)
+            train_until_end(config, session, run_updates, Drain(), watch)
         else:
             Chief(config, session, LocalDispatcher()).run(Drain())
     session.end(stopped=False)

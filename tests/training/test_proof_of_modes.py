@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import re
 
 import numpy as np
@@ -19,10 +20,12 @@ from ps_cluster.runs.step_set import StepSet
 from ps_cluster.server.shard import Push
 from ps_cluster.server.store import StepPush
 from ps_cluster.system.stop_signals import Drain
-from ps_cluster.training.all_reduce import CONTINUE, different_replica, train_until_end
+from ps_cluster.training.all_reduce import different_replica, train_until_end
+from ps_cluster.training.all_reduce_graph import RoundEnd
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import expected_rates
 from ps_cluster.training.modes.sync import ReplicaShard
+from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import SessionStart
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.left_by_runs import pack_small_images
@@ -262,9 +265,9 @@ class Replicas:
         if drained:
             drain.set()  # its leader ends after one dispatch: two updates
 
-        def run_updates(count, stop):
+        def run_updates(updates, request):
             (replica,) = store.shards
-            for _ in range(int(count)):
+            for _ in range(updates):
                 version = int(replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3])))
                 row = {
                     "examples": config.examples_per_step,
@@ -277,9 +280,10 @@ class Replicas:
                 both = rows_of(WORKERS * (version - 1) + np.arange(WORKERS), worker=np.arange(WORKERS), **row)
                 both["ids_checksum"] = batches.checksums(both)
                 replica.write_rows(tf.constant(both.view(np.float64).reshape(1, WORKERS, -1)[:, :, 1:]))
-            return tf.constant([float(stop), *digests], tf.float64)
+            return RoundEnd(request, list(digests))
 
-        stopped = train_until_end(config, session, run_updates, drain, lambda: None) != CONTINUE
+        watch = RoundWatch(lambda: math.inf, lambda limit_s: None, check_every_s=math.inf)
+        stopped = train_until_end(config, session, run_updates, drain, watch).ends_training
         session.end(stopped=stopped, is_continued=stopped)
         return json.loads(self._run_dir.training_result.read_text())["proof"]
 
