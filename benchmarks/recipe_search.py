@@ -7,7 +7,7 @@ Variants update the convolutions by Muon unless their name has another rule. The
 94 % do (airbench94_muon, github.com/KellerJordan/cifar10-airbench; Hiverge, github.com/hiverge/cifar10-speedrun), and
 other sizes of images. Mode `single` is used except where a variant's name has a staleness, which one worker emulates.
 Scores of two seeds differ by some 0.2 points. Most variants are trained with one seed, which shows larger differences
-only. Those that are in `SEEDS` are trained with several. An interrupted search continues with the same command. `--draw`
+only. The variants in `SEEDS` are trained with several seeds. The same command continues an interrupted search. `--draw`
 prints the table of all variants that are in the record, and trains nothing.
 """
 
@@ -67,11 +67,11 @@ NESTEROV = {
 # Every 5 updates, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4).
 AVERAGED = {"lookahead.every_updates": 5, "lookahead.decay": 0.95}
 SHORT_NAME = "4.6 epochs, 24x24 pixels until 50 %"
-# Hiverge's settings. Its jitter has ranges of 0.14 and 0.13 in standard deviations of the pixels, which are about a quarter
-# of the pixels' range.
+# Hiverge's settings. There the brightness changes by up to 0.14 standard deviations of the pixels. A standard deviation
+# is about a quarter of the pixels' range. The contrast changes by up to 13 %.
 JITTER = {"data.augmentation.brightness_delta": 0.035, "data.augmentation.contrast_range": [0.87, 1.13]}
 CHEAPER_MUON = {"optimizer.momentum": 0.655, "optimizer.orthogonal_steps": 3, "optimizer.fixed_norm_every": 4}
-OF_SEEDS: Mapping[str, Mapping[str, Any]] = {
+WITH_SEVERAL_SEEDS: Mapping[str, Mapping[str, Any]] = {
     f"{SHORT_NAME}, jitter of brightness (0.035) and contrast (0.13)": {**SHORT, **JITTER},
     f"{SHORT_NAME}, Muon with momentum 0.655, 3 iterations and the norm fixed every 4 updates": {**SHORT, **CHEAPER_MUON},
 }  # fmt: skip
@@ -113,7 +113,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         for factor in (1, 2)
     },
     f"{SHORT_NAME}, norm not fixed, Muon at 0.3": {**SHORT, **FREE_NORM, "optimizer.learning_rate": 2 * RATE},
-    **OF_SEEDS,
+    **WITH_SEVERAL_SEEDS,
     **{
         f"{SHORT_NAME}, sync (batches of 768), norm not fixed, Muon at {0.15 * factor}": {
             **SHORT, **FREE_NORM, "training.batch_size_per_worker": 768, "optimizer.learning_rate": RATE * factor
@@ -122,7 +122,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 # The number of seeds of variants whose differences are smaller than those between two seeds.
-SEEDS = dict.fromkeys([SHORT_NAME, *OF_SEEDS], 3)
+SEEDS = dict.fromkeys([SHORT_NAME, *WITH_SEVERAL_SEEDS], 3)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def variants() -> list[Variant]:
 
 
 def draw(record: Path) -> None:
-    """Print the table of the variants that a record has."""
+    """Print the table of all variants in a record."""
     study, rows = Study(record, variants()), list[dict[str, Any]]()
     for variant in variants():
         for scores in study.on_held_out(variant).values():

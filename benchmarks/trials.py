@@ -214,7 +214,10 @@ class Study:
         return [*self._of_others, *self._trials]
 
     def on_held_out(self, arm: Arm) -> dict[Choice, dict[int, float | None]]:
-        """Return the scores of an arm's trials on held-out examples, by choice and seed; None for one that diverged."""
+        """Return the scores of an arm's trials on held-out examples, by choice and seed.
+
+        The score of a trial that diverged is None.
+        """
         found: dict[Choice, dict[int, float | None]] = {}
         for trial in self._all:
             if trial.arm == arm.name and trial.held_out:
@@ -233,7 +236,10 @@ class Study:
         }
 
     def commits(self, on_held_out: bool) -> set[str]:
-        """Return the commits of the trials that chose (`on_held_out`), or of the final trials, of all arms."""
+        """Return the commits with which the trials of all arms were trained.
+
+        `on_held_out`: True for the trials that were scored on held-out examples, False for the final trials.
+        """
         names = {arm.name for arm in self._arms}
         return {trial.commit for trial in self._all if trial.arm in names and bool(trial.held_out) == on_held_out}
 

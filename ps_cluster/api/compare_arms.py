@@ -153,6 +153,9 @@ def _check_same_model(folder: Path, name: str) -> None:
 
 
 def _written_file(name: object, folder: Path) -> Path | None:
-    """Return the file with the network's code that `compare` wrote; None if the setting `model.name` names another network."""
+    """Return the file with the network's code that `compare` wrote; None if `name` is the name of another network.
+
+    `name`: the value of the setting `model.name`.
+    """
     file = NETWORKS.code_of(name) if isinstance(name, str) else None
     return file if file is not None and file.is_relative_to(folder / CODE) else None

@@ -245,7 +245,7 @@ def _whole(name: str, value: object, least: int = 1) -> int:
 
 
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
-    """Measure the logs of an epoch that Keras would report and the run does not, and return them.
+    """Measure those values of an epoch's logs that Keras reports but the run does not. Return them by name.
 
     These are the values of the compiled metrics on `train`, except the accuracy. If the model has several outputs,
     the loss of each output on `train` and on `validation` is also returned.

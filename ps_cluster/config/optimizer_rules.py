@@ -121,8 +121,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         and `slowest_decay`.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
-      row_update: the class that changes single rows of an embedding table. `RowsByFormula` does it by the formula of
-        `update`. If `row_update` is None, the rule can't be used with embedding tables on the parameter servers.
+      row_update: the class that changes single rows of an embedding table. `RowsByFormula` changes them by the formula
+        of `update`. If `row_update` is None, the rule can't be used with embedding tables on the parameter servers.
       staleness_method: the default staleness method of mode async with this rule.
       staleness_method_of_compile: the default staleness method if the rule comes from a network's compile(), where the
         learning rate is usually chosen for `fit`, without stale gradients. None means `staleness_method`.
@@ -156,24 +156,32 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         return None
 
     def of_keras(self, kind: type[keras.Optimizer], values: Values) -> Values | None:
-        """Return the rule's own settings with which it equals an optimizer of Keras, or None if it never does.
+        """Return the settings with which this rule computes the same updates as an optimizer of Keras.
 
-        A network whose compile() has that optimizer is then trained with this rule. The result does not include the
-        settings that all rules have, such as the learning rate.
+        A network whose compile() has that optimizer is then trained with this rule. The result has only the rule's own
+        settings, not those that all rules have, such as the learning rate. It is None if this rule is not equivalent to
+        the optimizer. Another rule may be.
 
         Args:
           kind: the class of the optimizer.
           values: the optimizer's arguments.
 
         Raises:
-          ValueError: an argument makes the optimizer unequal to all rules. The text of the error follows "the optimizer
-            of its compile() " in a message.
+          ValueError: because of an argument, no rule is equivalent to the optimizer. In the message to the user, the
+            text of this error follows "the optimizer of its compile() (NAME) ".
         """
         return None
 
 
 def check_without_effect(values: Values, **without_effect: bool | float | None) -> None:
-    """Raise ValueError, as in `OptimizerRule.of_keras`, if an argument differs from the value without effect."""
+    """Raise ValueError if an optimizer has an argument that this package does not support.
+
+    The text of the error is as in `OptimizerRule.of_keras`.
+
+    Args:
+      values: the optimizer's arguments.
+      without_effect: name of an argument → the value with which the argument has no effect.
+    """
     for name, value in without_effect.items():
         if values.get(name, value) != value:
             raise ValueError(f"has {name}={values[name]}")

@@ -104,7 +104,7 @@ def float32_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDataset
 
 
 def few_updates_notice(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
-    """Return a line that suggests more epochs, if the network's default number makes few updates on a small data set.
+    """Return a line that suggests more epochs, if the default number of epochs makes few updates on a small data set.
 
     Return None if the data set is large enough, if its examples are generated, or if the length of the training comes
     from the user's settings or from the data set's default settings. `asked`, `complete`: as for `float32_notice`.

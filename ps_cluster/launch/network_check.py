@@ -103,10 +103,10 @@ def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return `config` with the optimizer rule "compiled" replaced by the optimizer of the network's compile().
 
-    If `optimizer.rule` is another one, return `config` unchanged. A `schedule.kind` "compiled" becomes the schedule of
-    that optimizer, and a `staleness.method` "compiled" becomes the usual method of the new rule. Other settings that the
-    user has set are kept. Raises UserError if no rule is equivalent to the optimizer of compile(), or if the mode can't
-    clip gradients as that optimizer does.
+    If `optimizer.rule` is not "compiled", return `config` unchanged. A `schedule.kind` "compiled" becomes the schedule
+    of that optimizer, and a `staleness.method` "compiled" becomes the usual method of the new rule. Other settings that
+    the user has set are kept. Raises UserError if no rule is equivalent to the optimizer of compile(), or if the mode
+    can't clip gradients as that optimizer does.
     """
     if config.optimizer.rule != COMPILED:
         return config

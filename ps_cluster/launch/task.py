@@ -62,7 +62,10 @@ from ps_cluster.training.devices import check_gpus
 from ps_cluster.training.job import TrainingJob
 
 TASK_ARGV = (sys.executable, "-m", __name__)
-"""The command that runs one task. Modules that import this one use it; inside the process of a task it is wrong."""
+"""The command that runs one task. Only modules that import this module may use it.
+
+In the process of a task, this module is `__main__`, so this command would not name it.
+"""
 
 
 def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:

@@ -1,9 +1,9 @@
 """Describe the arrays of a checkpoint: their names, and how each is made of the parts of all shards. No TensorFlow.
 
 Each array has a form. The form says which dtype and how many axes the array has, how the parts of the shards are joined
-and cut again, and what changes with another number of shards. Only `form_of` knows how the name of an array in the file
-tells its form. The values come from `ParameterShard.state` (server/shard.py) and, for the ledger and the dynamic
-embedding tables, from server/shard_checkpoint.py; the chief adds `WAITING`.
+and cut again, and what changes with another number of shards. `form_of` returns the form of an array by its name in the
+file. Most values come from `ParameterShard.state` (server/shard.py). Those of the ledger and of the dynamic embedding
+tables come from server/shard_checkpoint.py. The chief adds `WAITING` and `CHANGED`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Form(ABC):
     def has_row_per_worker(self, rank: int) -> bool:
         """Return whether a shard's part with this number of axes has a row (or a number) for each worker.
 
-        When a checkpoint is restored for more workers, each new worker's row has the variable's first values, unless
+        When a checkpoint is restored for more workers, each new worker's row gets the variable's first values, unless
         `ParameterShard.row_of_newcomer` returns another row.
         """
         return rank == 2
@@ -79,7 +79,8 @@ class Form(ABC):
     def sizes(self, shape: Shape) -> Shape:
         """Return those properties of an array's shape that have to fit when a checkpoint is restored.
 
-        These are the number of axes and the length of the last axis. The number of workers may differ.
+        Unless a subclass overrides this, they are the number of axes and the length of the last axis. The number of
+        workers may differ.
         """
         return len(shape), shape[-1]
 
@@ -144,6 +145,7 @@ class ByShard(Form):
         return len(parts), *parts[0]
 
     def sizes(self, shape: Shape) -> Shape:
+        """Return only the number of shards."""
         return shape[:1]
 
     def joined(self, parts: Sequence[np.ndarray], arrangement: Arrangement) -> np.ndarray:
@@ -172,7 +174,7 @@ class Counters(ByShard):
 # The forms of arrays that modes, optimizer rules and staleness methods add.
 BY_WEIGHT = ByWeight(np.float32, (1, 2), prefix="slot_")
 BY_SHARD = ByShard(np.float32, (1, 2), prefix="each_")
-WHOLE = Whole()  # the form of all other names
+WHOLE = Whole()  # the form of arrays with any other name
 
 _FORMS: dict[str, Form] = {
     WEIGHTS: ByWeight(np.float32, (1,)),

@@ -166,7 +166,10 @@ class ShardAudit:
         return self._steps.count
 
     def forget_remainders(self) -> None:
-        """Forget what pushes have left out. Call this before the rows of another leader, for which workers begin anew."""
+        """Forget what earlier pushes have left out. Call this before the rows of another leader are read.
+
+        Under another leader, a worker loads from its files what it has left out. This may differ from the rows here.
+        """
         self._remainders.clear()
 
     def read(self, rows: np.ndarray) -> None:

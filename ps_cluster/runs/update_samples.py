@@ -183,9 +183,8 @@ def waiting_samples(folder: Path) -> list[Path]:
 def forget_samples(run_dir: RunDir) -> None:
     """Remove the sampled updates of an earlier training, and the results of their recomputation."""
     for path in run_dir.samples.glob("*.safetensors"):
-        path.unlink(
-            missing_ok=True
-        )  # the evaluator, which may still run, removes the samples that it has computed again
+        # The file may be missing: the evaluator, which may still run, removes samples that it has computed again.
+        path.unlink(missing_ok=True)
     run_dir.recomputed.unlink(missing_ok=True)
 
 

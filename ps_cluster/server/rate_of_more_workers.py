@@ -33,8 +33,9 @@ class RateOfMoreWorkers:
         """Create the state. `workers`: W, the number of workers with which training begins."""
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        # The number of updates since each worker's last one. There are as many numbers as a cluster may ever have workers:
-        # if a training is resumed with fewer workers, those that left count until they are too old, as in the proof.
+        # For each worker, the number of updates since its last update. The vector has a number for each worker that a
+        # cluster can have, not only for the workers of this run. So if a training is resumed with fewer workers, the
+        # others still take part until their last update is too long ago. The proof counts in the same way.
         self._ages = tf.Variable(tf.fill([MOST_WORKERS_OF_A_CLUSTER], NEVER), trainable=False)
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 

@@ -74,7 +74,12 @@ class KeptState:
     def read(
         self, variables: Mapping[str, tf.Variable], positions: tf.Tensor, worker: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return the values of a worker in some variables: name → float32 [positions], or [1] for a single number."""
+        """Return values of some variables: name → float32 [positions], or [1] for a single number.
+
+        Args:
+          positions: int64 [positions], the positions at which vectors are read.
+          worker: int64 [], the worker whose row or number is read if a variable has one for each worker.
+        """
 
         def value(variable: tf.Variable) -> tf.Tensor:
             if variable.shape.rank == 0:
@@ -106,7 +111,8 @@ class KeptUpdate(NamedTuple, Generic[V]):
 
     stage: V  # int64 [], how far the buffer is filled: _FREE, _RESERVED, _GIVEN or _CHANGED
     awaited: V  # int64 [], the worker whose next update the buffer keeps, or ANY_WORKER
-    key: SampleKey[V]  # before the pull, only `update` is set; if a worker is awaited, to the smallest number allowed
+    # Before the pull, only `update` is set. If a worker is awaited, it is the lowest number that the update may have.
+    key: SampleKey[V]
     first_position: V  # int64 [], the first of the positions at which vectors are kept
     given: V  # [vectors * n] in the dtype of the wire, the weights that the worker gets
     given_statistics: V  # float32 [m], the statistics that the worker gets

@@ -614,10 +614,10 @@ class ParameterShard:
     def state(self) -> dict[str, tf.Variable]:
         """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
-        The name of a variable tells its form in a checkpoint (runs/checkpoint_arrays.py). A subclass may add vectors
-        under names without a prefix; a single number has the shape [1]. A checkpoint joins these vectors of
-        all shards end to end. If the length of a joined vector depends on the number of parameter servers, a run can't
-        be resumed with a different number of servers. Slots do not have this restriction.
+        The name of a variable determines its form in a checkpoint (runs/checkpoint_arrays.py). A subclass may add
+        vectors whose names do not begin with the prefix of a form. (A single number needs the shape [1].) A checkpoint
+        joins such vectors of all shards end to end. If the length of a joined vector depends on the number of parameter
+        servers, a run can't be resumed with a different number of servers. Slots do not have this restriction.
         """
         slots = {
             (BY_WEIGHT if variable.shape.rank else BY_SHARD).array_name(name): variable

@@ -193,9 +193,9 @@ class ShardCheckpoint:
         self._shard.history.restart(self._shard.version)
 
     def _for_workers(self, name: str, variable: tf.Variable, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return an array that has a row or a number for each worker.
+        """Return a saved array with a row or a number for each present worker. See `Form.has_row_per_worker`.
 
-        The number of workers may have changed since the snapshot. See `Form.has_row_per_worker`.
+        The number of workers may have changed since the snapshot.
         """
         saved, workers = state[name], variable.shape[0]
         if workers <= len(saved):

@@ -53,8 +53,8 @@ def processor_of(machine: MachineRow | None) -> str:
 def commit_of(code: Path) -> str | None:
     """Return the commit of a folder of code, e.g. "392b7299c0de"; None if git can't tell.
 
-    It ends with "-dirty" if a file differs from that commit. Records of measurements don't count, because a study adds
-    to its record between two trainings.
+    The result ends with "-dirty" if a file differs from that commit. Changes to records of measurements are ignored,
+    because a study adds to its record between two trainings.
     """
     if not (code / ".git").exists():  # else git would answer for a repository around the code
         return None

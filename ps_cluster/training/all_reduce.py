@@ -99,8 +99,8 @@ def train_until_end(
 ) -> Request:
     """Train until all updates are done, or until worker 0 asks all workers to stop. Return worker 0's last request.
 
-    The other workers wait in the next round while worker 0 saves a state. So worker 0 saves only after rounds at whose
-    end it has announced this, and only these rounds give it the time for a save.
+    While worker 0 saves a state, the other workers wait for it in the next round. So worker 0 may save only after a
+    round in which it requested SAVE: then all workers allow more time for the next round.
     """
     progress, request = session.progress, Request.CONTINUE
     # From this row on, the time limit for first updates replaces the limit for the start.

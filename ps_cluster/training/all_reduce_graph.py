@@ -8,8 +8,8 @@ Every worker holds all parameters. For each update, it
 
 After these updates, one more all-reduce exchanges all their rows, every worker's request, and digests of the weights.
 
-A step usually needs one all-reduce, of the flat gradient together with the moving statistics. If gradients are not sent
-in float32 and the network has moving statistics, a second all-reduce sends these statistics in float32.
+An update usually needs one all-reduce, of the flat gradient together with the moving statistics. If gradients are not
+sent in float32 and the network has moving statistics, a second all-reduce sends these statistics in float32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ps_cluster.training.worker import TimedComputation
 
 
 class Request(IntEnum):
-    """What worker 0 requests of all workers for the time after a round."""
+    """What all workers have to do after a round. Worker 0 requests it."""
 
     CONTINUE = 0
     STOP = 1  # end the training for good

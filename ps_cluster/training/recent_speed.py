@@ -30,7 +30,7 @@ class RecentSpeed:
         self._recent: deque[AppliedSoFar] = deque()  # within RATE_WINDOW_S
 
     def add(self, now: AppliedSoFar) -> None:
-        """Record what a check of the ledger has found."""
+        """Add the numbers that a check of the ledger has found, and compute the speed again."""
         self._recent.append(now)
         while now.monotonic_s - self._recent[0].monotonic_s > RATE_WINDOW_S:
             self._recent.popleft()

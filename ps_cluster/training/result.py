@@ -27,7 +27,7 @@ def training_result(
     keyed: Sequence[KeyedUse] = (),
     parameter_servers: Sequence[ServerSize] = (),
 ) -> TrainingResult:
-    """Return the result of a training. Each further argument is the value of the field of the same name."""
+    """Return the result of a training. Each keyword argument is the value of the field of the same name."""
     times, tally = progress.clock.times, progress.tally
     scheduled, applied, counts = progress.scheduled_updates.count, progress.applied, progress.counts_of_shards
     return TrainingResult(

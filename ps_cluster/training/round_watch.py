@@ -1,4 +1,4 @@
-"""Notice that a round of all-reduce does not end, because TensorFlow's collectives wait for a lost worker for ever."""
+"""Notice a round of all-reduce that does not end. TensorFlow's collectives wait for a lost worker for ever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Deadline(NamedTuple):
 
 
 class RoundWatch:
-    """A watchdog for rounds of all-reduce.
+    """Calls a function if a round of all-reduce takes too long.
 
     Inside the `with` block, a separate thread calls `give_up` once if `moved` was not called in time.
     """

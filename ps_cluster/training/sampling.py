@@ -36,8 +36,8 @@ from ps_cluster.training.run_progress import RunProgress
 MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
-# An incomplete sample is given up after this many further updates of each worker. For a worker whose sample was given up
-# the number doubles, up to 64 times, so that a slow worker is sampled too.
+# An incomplete sample is given up after this many further updates per worker. Each time a worker's sample is given up,
+# the number doubles for this worker, up to 64 times its first value. So a slow worker is sampled too.
 PATIENCE = 64
 
 
@@ -133,7 +133,7 @@ class UpdateSampler:
         return fewest >= self._fewest and self._progress.applied > reservation.first
 
     def _is_given_up(self, reservation: _Reservation) -> bool:
-        """Return whether so many updates were applied since that the reserved one is not expected any more."""
+        """Return whether so many later updates were applied that the reserved update is no longer expected."""
         patience = PATIENCE * max(1, len(self._sampled)) << min(6, self._given_up[reservation.worker])
         return self._progress.applied > reservation.first + patience
 
@@ -211,7 +211,7 @@ class UpdateSampler:
     def _worker_to_sample(self) -> int | None:
         """Return the worker with the fewest sampled updates if these are too few; None if all workers have enough.
 
-        Absent workers do not count, so that they do not keep the buffers from the others. If every worker takes part in
+        Absent workers are left out, because they would block the buffers for the others. If every worker takes part in
         each update, return ANY_WORKER instead of a worker.
         """
         under_way = Counter(reservation.worker for reservation in self._reservations)

@@ -101,7 +101,7 @@ class WorkerState:
         return [*self._kept, self._saves]
 
     def _first_values(self) -> tf.Tensor:
-        """Return the bytes of the state with which the variables begin, uint8 [k]. No save has been made yet."""
+        """Return the bytes of the state with which the variables begin, uint8 [k]. The number of its save is 0."""
         return _joined_bytes([*self._first, np.zeros([], np.int64)])
 
     def _fill(self, step: tf.Tensor) -> tf.Tensor:
@@ -125,7 +125,7 @@ class WorkerState:
         # If a file's name is constant, TensorFlow reads the file when it optimises the graph, and keeps that content.
         nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
         states = [self._read(tf.strings.join([name, nothing])) for name in self._files]
-        return states, [self._number_of_saves(state) for state in states]
+        return states, [self._save_number(state) for state in states]
 
     def _assign(self, state: tf.Tensor) -> tf.Tensor:
         """Assign the values in the bytes of a state to all variables; return the number of its save, int64 []."""
@@ -134,7 +134,7 @@ class WorkerState:
         for variable, part in zip(self._in_files, parts, strict=True):
             values = from_bytes(part, variable.dtype, variable.shape.num_elements())
             assigned.append(variable.assign(tf.reshape(values, variable.shape), read_value=False))
-        return after(assigned, self._number_of_saves(state))
+        return after(assigned, self._save_number(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
         """Return the bytes of the state in a file, uint8 [k].
@@ -151,12 +151,12 @@ class WorkerState:
             state = tf.cond(
                 is_complete, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
             )
-            is_of_this_training = self._number_of_saves(state) >= terms_of(self._name)[1] * 2**_SAVES_BITS
+            is_of_this_training = self._save_number(state) >= terms_of(self._name)[1] * 2**_SAVES_BITS
             return tf.where(is_of_this_training, state, begun)
 
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: begun)
 
-    def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
+    def _save_number(self, state: tf.Tensor) -> tf.Tensor:
         return tf.bitcast(state[-tf.int64.size :], tf.int64)  # see `_in_files`
 
     def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:

@@ -137,9 +137,9 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
             parts.append(others[end : matrix.begin])
             end = matrix.end
             shaped = tf.reshape(update[matrix.begin : end], [matrix.rows, matrix.columns])
-            whole = orthogonal(shaped, self.settings.orthogonal_steps)
-            longer = max(1.0, matrix.columns / matrix.rows) ** 0.5
-            parts.append(gradient.learning_rate * tf.reshape(longer * whole, [-1]))
+            direction = orthogonal(shaped, self.settings.orthogonal_steps)
+            size = max(1.0, matrix.columns / matrix.rows) ** 0.5
+            parts.append(gradient.learning_rate * tf.reshape(size * direction, [-1]))
         return Step(tf.concat([*parts, others[end:]], axis=0), slots)
 
     @classmethod
@@ -247,7 +247,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     def _step_of_others(
         self, settings: MuonsSettings, parts: UpdateParts, velocity: np.ndarray, update: np.ndarray
     ) -> tuple[np.ndarray, Slots]:
-        """Return the step of weights outside of matrices, divided by their learning rate, and new slots besides v."""
+        """Return the step of weights outside of matrices, divided by their learning rate, and the new slots but v."""
         return update, {}
 
     def check(self, config: RunConfig) -> None:

@@ -76,7 +76,8 @@ def make_rule(
 class UpdateRule(Generic[OwnSettings]):
     """One shard's optimizer: its slots, and the operations that apply a gradient. Create it on the shard's device.
 
-    A rule overrides at least one of these methods. Each method calls the next one.
+    A rule overrides at least one of these three methods. A method that is not overridden calls the next one.
+
       change: for a fused kernel of TensorFlow, which is faster than the formula.
       step: for a rule that treats several weights together, or has settings outside of the section `optimizer`.
       formula: for a rule that treats each weight alone. `RowsByFormula` uses it for rows of embedding tables, too.

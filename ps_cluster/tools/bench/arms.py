@@ -43,8 +43,8 @@ class BenchArm:
       values: settings of this arm, by dotted key.
       can_be_slow: whether `cluster.straggler` slows down workers of this arm.
       same_without_stragglers: for an arm with slow workers, the name of the same arm without slow workers; otherwise None.
-      ideal_share: for an arm with slow workers, the quotient of two rates of an ideal cluster: its rate with slow
-        workers and its rate without them. In an ideal cluster, no worker waits for a slow one.
+      ideal_share: for an arm with slow workers, the share of its rate without slow workers that it would keep if no
+        worker waited for a slow one; otherwise 1.
       torch: whether the arm needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images
         like CIFAR-10's.
       python: the interpreter that runs the module.

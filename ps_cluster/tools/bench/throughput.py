@@ -110,9 +110,9 @@ def kept(rates: Rates, arm: BenchArm) -> list[float] | None:
 
 
 def kept_of_ideal(rates: Rates, arm: BenchArm) -> list[float] | None:
-    """Return the result of `kept` in each round, divided by `BenchArm.ideal_share`.
+    """Return the share of its rate that a slowed arm keeps, divided by `BenchArm.ideal_share`, in each round.
 
-    `BenchArm.ideal_share` is the result of `kept` for an ideal cluster. Return None for an arm that is not slowed.
+    Return None for an arm that is not slowed.
     """
     shares = kept(rates, arm)
     return None if shares is None else [share / arm.ideal_share for share in shares]

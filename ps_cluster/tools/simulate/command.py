@@ -72,7 +72,7 @@ from ps_cluster.tools.simulate.costs import can_simulate
     type=INPUT_PATH,
     metavar="RUN_DIR",
     help="Measure the costs in this finished run. A run with --workers 1 is best. The costs that a run can't show are "
-    "those of --costs.",
+    "taken from --costs.",
 )
 @option(
     "--check",

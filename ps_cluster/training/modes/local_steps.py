@@ -203,5 +203,5 @@ class LocalTraining(Compute):
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
-        # The object that `__call__` has made may be in another branch of the graph.
+        # A new object, because the tensors of the one in `__call__` may belong to another branch of the graph.
         return [LocalOptimizer(self).settle(step, outcomes)]
