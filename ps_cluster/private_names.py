@@ -205,9 +205,9 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 
 
 def own_weights_of(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the variables that a layer itself has created as trainable, also if the layer is frozen now.
+    """Return the variables that a layer itself has created as trainable, even if the layer is frozen now.
 
-    The public `trainable_variables` of a frozen layer is empty.
+    The public attribute `trainable_variables` of a frozen layer is empty.
     """
     return list(layer._trainable_variables)
 

@@ -1,4 +1,4 @@
-"""Define what `equation` methods take and return. The proof (the check of a run) computes updates again with them.
+"""Define what `equation` methods take and return. The proof (the check of a run) calls them to compute updates again.
 
 Optimizer rules, staleness methods and modes have a method `equation`, which uses numpy, float64 and the equation of the
 paper. The parameter server has computed the same update with TensorFlow's kernels in float32 (`server/`,

@@ -1,4 +1,4 @@
-"""Choose the positions at which a sampled update keeps vectors that are too large to be kept as a whole."""
+"""Choose the positions at which large vectors of a sampled update are kept. Small vectors are kept completely."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def train(job: TrainingJob) -> None:
     session.start()
 
     def longest_round_s() -> float:
-        """Return the seconds without a finished round after which another worker counts as lost."""
+        """Return how many seconds a round may take. If it takes longer, another worker counts as lost."""
         return max(lost_after_s, session.progress.pace.longest_wait_s)
 
     def give_up(longest_s: float) -> None:

@@ -65,7 +65,7 @@ class Reporter:
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def take_row(self, phase: Phase) -> ProgressRow:
-        """Return the next row of metrics/progress.jsonl. Its means are over the updates since the previous call."""
+        """Return the next row for metrics/progress.jsonl. Its means are over the updates since the previous call."""
         progress, means = self._progress, self._progress.means.take()
         times, metric = progress.clock.times, means.metric
         return ProgressRow(

@@ -97,7 +97,7 @@ class Condition(Sign):
 
 
 def new_snapshot(folder: Path) -> Sign:
-    """Return a sign of recovery: the folder of snapshots has a new one."""
+    """Return a sign of recovery: the folder has a new snapshot."""
     pattern = "*.safetensors"
     known = set(folder.glob(pattern))
     return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
