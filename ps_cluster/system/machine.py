@@ -60,7 +60,9 @@ def commit_of(code: Path) -> str | None:
         return None
     commit = _git(code, "rev-parse", "--short=12", "HEAD")
     changed = _git(code, "diff", "--name-only", "HEAD", "--", ".", ":(exclude)benchmarks/records")
-    return f"{commit}-dirty" if commit and changed else commit or None
+    if not commit or changed is None:
+        return None
+    return f"{commit}-dirty" if changed else commit
 
 
 def _git(code: Path, *words: str) -> str | None:

@@ -68,7 +68,7 @@ class RunProgress:
         self._joiner = ShardJoiner(config.shards, shared=config.chosen_mode.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
-        self._handing_out = threading.Lock()  # guards `scheduled_updates` and `_dispatches`
+        self._handing_out = threading.Lock()  # guards changes of `scheduled_updates`, and `_dispatches`
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Continue from a checkpoint. `arrays`: its arrays COUNTERS and WAITING. `state`: the progress in it."""

@@ -103,7 +103,9 @@ class UpdateSampler:
             self._free.append(reservation.buffer)
             if is_complete:
                 self._collect(reservation)
-            elif reservation.worker != ANY_WORKER:
+                continue
+            self._store.take_sample(reservation.buffer)  # frees the buffer on the shards that still wait for the update
+            if reservation.worker != ANY_WORKER:
                 self._given_up[reservation.worker] += 1
                 self._absent.add(reservation.worker)
         self._reserve()

@@ -181,7 +181,7 @@ class WorkerState:
             return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), restore)
 
         # If all shards already had the step, it was not computed, and this process may not have any state yet.
-        with tf.control_dependencies([self.load(step, [])]):
+        with tf.control_dependencies([self.load(step, [is_applied])]):
             settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
         return settled
 

@@ -394,7 +394,7 @@ def test_snapshots_that_can_not_be_removed_do_not_fail_a_complete_training(savin
     monkeypatch.setattr(checkpoints, "remove", refuse)
     saving.saver.save_last("")
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
-    assert saving.said == ["the training is complete, but its snapshots can't be removed: refused"]
+    assert saving.said == ["the last checkpoint is written, but the snapshots can't be removed: refused"]
 
 
 def test_a_leader_that_wakes_up_late_leaves_the_snapshots_of_its_successor(tmp_path):

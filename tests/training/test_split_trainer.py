@@ -79,7 +79,7 @@ def test_a_placement_that_can_not_be_read_is_refused_before_anything_starts(text
 
 
 def test_a_layer_is_read_with_its_worker_and_device():
-    assert parse_placement("conv2d_1=1:GPU:0,dense=2") == (
+    assert parse_placement("conv2d_1=1:gpu:0,dense=2") == (
         PlacementEntry("conv2d_1", 1, "GPU:0"),
         PlacementEntry("dense", 2, ""),
     )

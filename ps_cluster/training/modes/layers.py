@@ -74,7 +74,7 @@ def parse_placement(text: str) -> tuple[PlacementEntry, ...]:
         match = _ENTRY.fullmatch(part.strip())
         if not match:
             raise ValueError(f"'{part.strip()}' is not LAYER=WORKER, as in conv2d_1=1 or conv2d_1=1:GPU:0")
-        places.append(PlacementEntry(match[1].strip(), int(match[2]), match[3] or ""))
+        places.append(PlacementEntry(match[1].strip(), int(match[2]), (match[3] or "").upper()))
     for one in places:
         for other in places:
             if one.layer == other.layer and one.worker != other.worker:
