@@ -275,7 +275,9 @@ class Saver:
             try:
                 checkpoints.remove_all(self._run_dir.snapshots, self._term)
             except OSError as error:
-                self._notify(DISK_REFUSES(f"the last checkpoint is written, but the snapshots can't be removed: {error}"))
+                self._notify(
+                    DISK_REFUSES(f"the last checkpoint is written, but the snapshots can't be removed: {error}")
+                )
 
     def _save(self, directory: Path, problem: str) -> bool:
         """Save the state. Return whether an aligned state of several shards was saved.
