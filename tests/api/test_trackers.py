@@ -36,6 +36,7 @@ def test_three_trackers_log_each_epoch_of_a_run(tmp_path, monkeypatch):
             callbacks=trackers,
         )  # fmt: skip
         assert logged.summary["epoch/val_loss"] == pytest.approx(history.history["val_loss"][-1])
+    wandb.teardown()  # ends its service, a process that would outlive the test
     of_mlflow = mlflow.MlflowClient().get_metric_history(tracked.info.run_id, "val_loss")
     assert [one.value for one in of_mlflow] == pytest.approx(history.history["val_loss"])
     assert [one.step for one in of_mlflow] == history.epoch
