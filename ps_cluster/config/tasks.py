@@ -12,8 +12,8 @@ TRAINING_TYPES = (CHIEF, PS, WORKER)
 Resume = Literal["auto", "never", "always"]
 """The values of `ps-cluster task --resume`, which says whether training continues from a checkpoint or snapshot.
 
-With "auto", training continues if the run has one, and otherwise begins anew. With "always", the task fails if the run
-has none. With "never", it fails if the run has one.
+"auto": if the run has a checkpoint or snapshot, training continues from it; otherwise training begins at step 0.
+"always": the task fails if the run has neither. "never": the task fails if the run has a checkpoint or snapshot.
 """
 
 

@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """What one sampled update reads and changes in one group of embedding tables.
+    """The rows of one group of embedding tables that one sampled update reads or changes, and their slots.
 
     V is the type of the fields: variables on the server, their values, or their dtypes. A row is identified by its
     index, or by its key in a dynamic embedding table (server/table_shard.py). The rows that are pulled may differ from

@@ -120,7 +120,7 @@ class ChildProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """Whether no other process can have this pid yet. An ended process keeps its pid until `exit_code` is read."""
+        """Whether the pid still belongs to this process. It does until `exit_code` is read after the process has ended."""
         return self._started.returncode is None
 
     @property

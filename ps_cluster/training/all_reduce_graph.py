@@ -31,7 +31,7 @@ from ps_cluster.training.worker import TimedComputation
 
 
 class Request(IntEnum):
-    """What all workers have to do after a round. Worker 0 requests it."""
+    """The action that all workers take after a round. Worker 0 chooses it."""
 
     CONTINUE = 0
     STOP = 1  # end the training for good
@@ -44,7 +44,7 @@ class Request(IntEnum):
 
 
 class RoundEnd(NamedTuple):
-    """What the workers have exchanged at the end of a round.
+    """The result of the exchange between all workers at the end of a round.
 
     Attributes:
       request: the request of worker 0.

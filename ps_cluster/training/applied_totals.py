@@ -91,7 +91,7 @@ class AppliedTotals:
 
     @property
     def tables(self) -> TableTraffic | None:
-        """How many rows of embedding tables the steps pulled and pushed; None without embedding tables."""
+        """The number of table rows that the steps pulled and pushed, and of the values in them; None without any rows."""
         return TableTraffic(rows=self.rows, row_values=self.row_values) if self.rows else None
 
     def has_no_loss(self, least: int) -> bool:

@@ -37,7 +37,7 @@ class RowMeans:
         self._rows += len(rows)
 
     def take(self) -> Means:
-        """Return the means over the steps that were added since the previous call, and begin anew."""
+        """Return the means over the steps that were added since the previous call, and set the sums to 0."""
         sums, count = self._sums, self._rows
         self._sums, self._rows = dict.fromkeys(_SUMMED, 0.0), 0
 

@@ -97,17 +97,14 @@ class UpdateSampler:
             return
         self._note(rows)
         for reservation in list(self._reservations):
-            if not (is_complete := self._is_complete(reservation)) and not self._is_given_up(reservation):
+            if self._is_complete(reservation):
+                self._collect(reservation)
+            elif self._is_overdue(reservation):
+                self._give_up(reservation)
+            else:
                 continue
             self._reservations.remove(reservation)
             self._free.append(reservation.buffer)
-            if is_complete:
-                self._collect(reservation)
-                continue
-            self._store.take_sample(reservation.buffer)  # frees the buffer on the shards that still wait for the update
-            if reservation.worker != ANY_WORKER:
-                self._given_up[reservation.worker] += 1
-                self._absent.add(reservation.worker)
         self._reserve()
 
     def _note(self, rows: Sequence[np.ndarray]) -> None:
@@ -134,10 +131,17 @@ class UpdateSampler:
             return fewest > 0
         return fewest >= self._fewest and self._progress.applied > reservation.first
 
-    def _is_given_up(self, reservation: _Reservation) -> bool:
-        """Return whether so many later updates were applied that the reserved update is no longer expected."""
+    def _is_overdue(self, reservation: _Reservation) -> bool:
+        """Return whether to stop waiting for the reserved update, because many later updates were applied."""
         patience = PATIENCE * max(1, len(self._sampled)) << min(6, self._given_up[reservation.worker])
         return self._progress.applied > reservation.first + patience
+
+    def _give_up(self, reservation: _Reservation) -> None:
+        """Free the buffer on the shards that still wait for the update. If it awaits a worker, the worker counts as absent."""
+        self._store.take_sample(reservation.buffer)
+        if reservation.worker != ANY_WORKER:
+            self._given_up[reservation.worker] += 1
+            self._absent.add(reservation.worker)
 
     def _collect(self, reservation: _Reservation) -> None:
         """Write the sampled update of a buffer if every shard has kept its part of the update."""

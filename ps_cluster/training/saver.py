@@ -142,7 +142,7 @@ class Saver:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the chief must not hand out steps now.
+        """Whether the chief pauses, which means that it hands out no steps.
 
         During this pause, all shards reach a state in which they have applied the same steps. Then a snapshot is saved.
         """

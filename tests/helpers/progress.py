@@ -52,7 +52,10 @@ def applied(*updates, **columns):
 
 
 def counts_of(*accepted, **counts):
-    """Return the counters of shards that accepted so many gradients. `counts`: other counters, the same on each shard."""
+    """Return the counters of some shards.
+
+    `accepted`: the number of gradients that each shard accepted. `counts`: other counters, the same on each shard.
+    """
     known = [{"version": own, "accepted": own} | counts for own in accepted]
     return np.array([[own.get(name, 0) for name in COUNTS] for own in known], np.int64).reshape(-1, len(COUNTS))
 

@@ -302,7 +302,7 @@ def test_a_push_that_lacks_what_the_previous_one_left_out_is_a_problem(tmp_path)
     ]
 
 
-def test_a_process_that_lives_through_a_change_of_leaders_begins_anew_with_what_it_leaves_out(tmp_path):
+def test_after_a_change_of_leaders_the_remainder_of_a_living_worker_may_differ_from_the_last_one(tmp_path):
     rows = pushes([0, 0.5, 0, 0.4], [0.5, 0.7, 0.4, 0.6])
     (first,) = write_journal(tmp_path / "first", rows[:2])
     (second,) = write_journal(tmp_path / "second", rows[2:], first.checksum)
